@@ -1,0 +1,48 @@
+"""`GET /audit/verification`: whether a tenant's chain is whole, for its auditors."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from app.api.access import principal_with
+from app.api.services import Services
+from app.domain.audit_chain import Verification
+from app.domain.tool_call import Principal, Role
+
+
+def routes(services: Services) -> APIRouter:
+    router = APIRouter(tags=["audit"])
+    auditor = principal_with(services, Role.AUDITOR)
+
+    @router.get("/audit/verification", summary="Verify the audit chain")
+    async def verification(principal: Annotated[Principal, Depends(auditor)]) -> dict[str, object]:
+        return verification_document(principal.tenant, await services.reader.verification(principal.tenant_id))
+
+    return router
+
+
+def verification_document(chain: str, found: Verification) -> dict[str, object]:
+    """Give the verification as API.md 4 shows it."""
+    document: dict[str, object] = {
+        "chain": chain,
+        "from_sequence": 1,
+        "until_sequence": found.head.sequence + 1,
+        "rows": found.rows,
+        "verified": found.verified,
+        "head": {"sequence": found.head.sequence, "hash": found.head.hash},
+    }
+    broken = found.first_broken
+    if broken is not None:
+        document["first_broken"] = {
+            name: value
+            for name, value in (
+                ("sequence", broken.sequence),
+                ("kind", broken.kind.value),
+                ("expected", broken.expected),
+                ("actual", broken.actual),
+            )
+            if value is not None
+        }
+    return document

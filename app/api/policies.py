@@ -1,0 +1,81 @@
+"""`/policies`: authors store bundles, authors and operators activate a version; an older one is a rollback (SPEC S6.3)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api.access import principal_with
+from app.api.json_body import JsonRoute
+from app.api.services import Services
+from app.domain.tool_call import Principal, Role
+from app.engine.change_authority import actor_of
+from app.engine.clock import rfc3339
+
+VERSION_MAX = 2**31 - 1
+
+
+class PolicyRequest(BaseModel):
+    """A bundle: its files by their path in it, as text."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    files: Annotated[dict[str, str], Field(min_length=1, max_length=200, examples=[{"bundle.yaml": "bundle: …", "tools/refund.yaml": "tool: refund …"}])]
+
+
+class StoredPolicyAnswer(BaseModel):
+    version: int
+    digest: str
+    active: bool
+
+
+class PolicyAnswer(StoredPolicyAnswer):
+    name: str
+    created_by: str
+    created_at: str
+
+
+class PoliciesPage(BaseModel):
+    items: list[PolicyAnswer]
+    next_cursor: str | None = None
+
+
+def routes(services: Services) -> APIRouter:
+    router = APIRouter(route_class=JsonRoute, tags=["policies"])
+    author = principal_with(services, Role.AUTHOR)
+    activator = principal_with(services, Role.AUTHOR, Role.OPERATOR)
+
+    @router.post("/policies", status_code=201, response_model=StoredPolicyAnswer, summary="Store a bundle as the next version")
+    async def store_policy(request: PolicyRequest, principal: Annotated[Principal, Depends(author)]) -> StoredPolicyAnswer:
+        version, digest = await services.writer.store_policy(actor_of(principal), principal.tenant_id, request.files, activate=False)
+        return StoredPolicyAnswer(version=version, digest=digest, active=False)
+
+    @router.get("/policies", response_model=PoliciesPage, response_model_exclude_none=True, summary="List the tenant's policy versions")
+    async def list_policies(
+        principal: Annotated[Principal, Depends(activator)],
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        cursor: Annotated[int | None, Query(ge=1, le=VERSION_MAX)] = None,
+    ) -> PoliciesPage:
+        found = await services.reader.policies(principal.tenant_id, limit + 1, cursor)
+        items = [
+            PolicyAnswer(
+                version=row.version,
+                digest=row.digest,
+                active=row.active,
+                name=row.name,
+                created_by=row.created_by,
+                created_at=rfc3339(row.created_at),
+            )
+            for row in found[:limit]
+        ]
+        return PoliciesPage(items=items, next_cursor=str(items[-1].version) if len(found) > limit else None)
+
+    @router.post("/policies/{version}/activation", response_model=StoredPolicyAnswer, summary="Make a version the active one")
+    async def activate_policy(
+        version: Annotated[int, Path(ge=1, le=VERSION_MAX)], principal: Annotated[Principal, Depends(activator)]
+    ) -> StoredPolicyAnswer:
+        digest = await services.writer.activate_policy(actor_of(principal), principal.tenant_id, version)
+        return StoredPolicyAnswer(version=version, digest=digest, active=True)
+
+    return router

@@ -1,0 +1,80 @@
+"""The `placet` command. What can be foreseen ends with one line that says what to do, never with a traceback.
+
+Exit codes: 0 done, 1 it could not be done, 2 what was asked for makes no sense.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.domain.errors import PlacetError, PolicyInvalid
+from app.settings import SettingsInvalid, load_settings
+
+program = typer.Typer(
+    name="placet", help="Decides tool calls before they run.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+policy = typer.Typer(help="Work on a policy bundle.", no_args_is_help=True)
+program.add_typer(policy, name="policy")
+
+
+def main() -> None:
+    """Run the command and end the process with its exit code."""
+    try:
+        program(prog_name="placet")
+    except SettingsInvalid as error:
+        for line in str(error).splitlines():
+            complain(f"placet: {line}")
+        sys.exit(2)
+    except PlacetError as error:
+        complain(f"placet: {error}")
+        sys.exit(1)
+
+
+@program.command()
+def serve() -> None:
+    """Start the database, if DATABASE_URL names none, and the service; Ctrl-C stops both."""
+    from app.launcher import supervisor
+
+    raise typer.Exit(supervisor.serve(load_settings()))
+
+
+@program.command()
+def migrate() -> None:
+    """Bring the database's schema to what this version needs."""
+    from app.launcher import migrating
+
+    migrating.migrate(load_settings())
+    typer.echo("the schema is up to date")
+
+
+@policy.command()
+def validate(
+    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="the bundle's folder; by default PLACET_POLICY_DIR")] = None,
+) -> None:
+    """Check a bundle: every fault with its file, its line and what is expected there."""
+    from app.policy.compile import compile_bundle
+    from app.policy.reading import load_directory
+
+    chosen = folder if folder is not None else load_settings().folders.policy
+    if not chosen.is_dir():
+        complain(f"placet: `{chosen}` is not a folder; name the one that holds the bundle")
+        raise typer.Exit(2)
+    try:
+        compiled = compile_bundle(load_directory(chosen))
+    except PolicyInvalid as invalid:
+        for fault in invalid.faults:
+            complain(str(fault))
+        raise typer.Exit(1) from None
+    typer.echo(f"{compiled.name} is valid: {len(compiled.tools)} tools ({', '.join(sorted(compiled.tools))}), digest {compiled.digest}")
+
+
+def complain(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+if __name__ == "__main__":
+    main()

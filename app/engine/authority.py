@@ -1,0 +1,148 @@
+"""What a worker remembers of keys and policies, and how it learns that it is old.
+
+Nothing here decides alone: a decision counts only when its transaction has found each tenant's authority_version unchanged, before it reads and
+once more under the chain head's lock. A key that was revoked or a policy that was replaced is therefore gone with the commit that did it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.domain.errors import DecisionUnavailable, Unauthenticated
+from app.domain.tool_call import Principal
+from app.engine.clock import Clock
+from app.policy.compile import compile_bundle
+from app.policy.model import Policy
+from app.storage import authority as stored
+from app.storage.database import Database
+
+PLATFORM_TENANT = UUID(int=0)
+TENANTS_MAX = 10_000
+KEYS_MAX = 50_000
+POLICIES_MAX = 64
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+_TOKEN = re.compile(r"placet_([a-z2-7]{26})_[A-Za-z0-9_-]{43}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantAuthority:
+    """A tenant as it was at `version` of its authority."""
+
+    tenant_id: UUID
+    name: str
+    version: int
+    policy_version: int | None
+    policy: Policy | None
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownKey:
+    principal: Principal
+    version: int
+    expires_at: datetime
+
+
+def token_of(tenant_id: UUID, secret: bytes) -> str:
+    """Write a key: whose it is, and 32 random bytes. The tenant in it is a pointer; only the whole token's hash opens anything."""
+    assert len(secret) == 32
+    tenant = base64.b32encode(tenant_id.bytes).decode().rstrip("=").lower()
+    return f"placet_{tenant}_{base64.urlsafe_b64encode(secret).decode().rstrip('=')}"
+
+
+def hash_of(token: str) -> bytes:
+    """Give the SHA-256 that is stored of a key. The keys are random, so a slow hash would protect nothing more."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def tenant_of(token: str) -> UUID:
+    """Give the tenant that a token points to; a token of another form can only be the operator's own bootstrap key."""
+    found = _TOKEN.match(token)
+    return UUID(bytes=base64.b32decode(found[1].upper() + "======")) if found else PLATFORM_TENANT
+
+
+class Authority:
+    """One worker's memory of tenants, keys and compiled policies, each bounded."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._tenants: OrderedDict[UUID, TenantAuthority] = OrderedDict()
+        self._keys: OrderedDict[bytes, _KnownKey] = OrderedDict()
+        self._policies: OrderedDict[str, Policy] = OrderedDict()
+
+    async def authenticate(self, token: str, *, fresh: bool = False) -> Principal:
+        """Give the principal of a key. `fresh` asks the database whatever is remembered.
+
+        Raises:
+            Unauthenticated: no such key, or it was revoked or has expired.
+            DecisionUnavailable: the database would have to say, and can't.
+        """
+        hashed = hash_of(token)
+        known = self._keys.get(hashed)
+        now = self._clock.now()
+        if known is not None and not fresh:
+            tenant = self._tenants.get(known.principal.tenant_id)
+            if tenant is not None and tenant.version == known.version and now < known.expires_at:
+                return known.principal
+        tenant_id = tenant_of(token)
+        async with self._database.transaction([tenant_id]) as connection:
+            row = await stored.read_tenant(connection, tenant_id)
+            key = await stored.find_key(connection, tenant_id, hashed) if row is not None else None
+            if row is None or key is None or key.revoked_at is not None or now >= key.expires_at:
+                self._keys.pop(hashed, None)
+                raise Unauthenticated("no such key, or it was revoked or has expired; ask an operator for another")
+            files = await self._files_unless_compiled(connection, row)
+        self._learn(row, files)
+        principal = Principal(tenant_id, row.name, key.key_id, key.subject, key.owner, frozenset(key.roles), frozenset(key.segments))
+        _remember(self._keys, hashed, _KnownKey(principal, row.authority_version, key.expires_at), KEYS_MAX)
+        return principal
+
+    def of(self, tenant_id: UUID) -> TenantAuthority:
+        """Give what is remembered of a tenant whose key was just authenticated."""
+        return self._tenants[tenant_id]
+
+    async def refresh(self, tenants: Iterable[UUID]) -> None:
+        """Learn the authority of `tenants` anew; their keys are asked for again one by one."""
+        for tenant_id in tenants:
+            async with self._database.transaction([tenant_id]) as connection:
+                row = await stored.read_tenant(connection, tenant_id)
+                if row is None:
+                    self._tenants.pop(tenant_id, None)
+                    continue
+                files = await self._files_unless_compiled(connection, row)
+            self._learn(row, files)
+
+    async def _files_unless_compiled(self, connection: AsyncConnection, row: stored.TenantRow) -> str | None:
+        if row.policy_version is None or row.policy_digest in self._policies:
+            return None
+        found = await stored.read_policy_files(connection, row.tenant_id, row.policy_version)
+        return found[1] if found is not None else None
+
+    def _learn(self, row: stored.TenantRow, files: str | None) -> None:
+        if files is not None and row.policy_digest is not None:
+            _remember(self._policies, row.policy_digest, compile_bundle(json.loads(files)), POLICIES_MAX)
+        policy = self._policies.get(row.policy_digest) if row.policy_digest is not None else None
+        if policy is None and row.policy_version is not None:
+            raise DecisionUnavailable  # forgotten between two awaits; the next try reads it again
+        learned = TenantAuthority(row.tenant_id, row.name, row.authority_version, row.policy_version, policy)
+        _remember(self._tenants, row.tenant_id, learned, TENANTS_MAX)
+
+
+def _remember(memory: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:
+    memory[key] = value
+    memory.move_to_end(key)
+    while len(memory) > most:
+        memory.popitem(last=False)

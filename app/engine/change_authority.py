@@ -1,0 +1,271 @@
+"""The one module that writes authority: tenants, keys, policy versions. Every change is an audit row with who made it, in the same transaction.
+
+Locks: the changed rows first, the tenant's chain head last. Under the head's lock the authority's version is raised, so that every decision that
+hasn't committed yet is made again under the new authority.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.domain.audit_chain import GENESIS
+from app.domain.canonical import canonical
+from app.domain.errors import Conflict, NotFound
+from app.domain.tool_call import Principal, Role
+from app.engine.authority import PLATFORM_TENANT, hash_of, token_of
+from app.engine.chain import Event, link
+from app.engine.clock import Clock
+from app.policy.compile import compile_bundle
+from app.storage import audit
+from app.storage import authority as stored
+from app.storage.authority import KeyRow
+from app.storage.database import Database
+from app.storage.decision_batch import Head
+
+EVENT = "authority.changed"
+POLICY_EVENT = "policy.activated"
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who changes something."""
+
+    subject: str
+    roles: tuple[str, ...]
+
+
+SYSTEM = Actor("placet", ("operator",))
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """The key to make; `owner` is the person behind it."""
+
+    subject: str
+    owner: str
+    roles: tuple[Role, ...]
+    segments: tuple[str, ...]
+    lifetime: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class MadeKey:
+    """A new key and its token, which is stored nowhere and can't be shown again."""
+
+    key: KeyRow
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTenant:
+    tenant_id: UUID
+    name: str
+    policy_version: int | None
+
+
+def actor_of(principal: Principal) -> Actor:
+    return Actor(principal.subject, tuple(sorted(principal.roles)))
+
+
+class AuthorityWriter:
+    """Changes authority in transactions of its own."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def platform_bundle(self) -> Mapping[str, str] | None:
+        """Give the files of the bundle that the platform serves, which new tenants start with."""
+        async with self._database.transaction([PLATFORM_TENANT]) as connection:
+            platform = await stored.read_tenant(connection, PLATFORM_TENANT)
+            if platform is None or platform.policy_version is None:
+                return None
+            found = await stored.read_policy_files(connection, PLATFORM_TENANT, platform.policy_version)
+        files: Mapping[str, str] | None = json.loads(found[1]) if found is not None else None
+        return files
+
+    async def make_tenant(self, actor: Actor, name: str, files: Mapping[str, str] | None, tenant_id: UUID | None = None) -> MadeTenant:
+        """Make a tenant, with `files` as its first active policy; without any its calls are all refused (`no_policy`).
+
+        Raises:
+            Conflict: there is a tenant of that name (`tenant_exists`).
+            PolicyInvalid: the bundle is broken; no tenant was made.
+        """
+        made = tenant_id if tenant_id is not None else self._clock.new_id()
+        policy = compile_bundle(files) if files is not None else None
+        now = self._clock.now()
+        try:
+            async with self._database.transaction([made]) as connection:
+                await stored.insert_tenant(connection, made, name, files is not None, GENESIS, now)
+                version = None
+                if policy is not None:
+                    text = canonical(dict(files or {}))
+                    version = await stored.insert_policy(connection, made, policy.name, policy.digest, text, actor.subject, now)
+                    await stored.activate_policy(connection, made, version, follows_directory=True)
+                facts: dict[str, object] = {"change": "tenant.created", "tenant": name}
+                if version is not None and policy is not None:
+                    facts |= {"policy_version": version, "policy_digest": policy.digest}
+                await self._record(connection, made, name, actor, EVENT, facts)
+        except IntegrityError:
+            raise Conflict("tenant_exists", f"there is a tenant `{name}` already; choose another name") from None
+        return MadeTenant(made, name, version)
+
+    async def make_key(self, actor: Actor, tenant_id: UUID, spec: KeySpec) -> MadeKey:
+        """Make a key; its token is given once.
+
+        Raises:
+            NotFound: there is no such tenant.
+        """
+        return await self._store_key(actor, tenant_id, spec, token_of(tenant_id, secrets.token_bytes(32)), bootstrap=False)
+
+    async def set_bootstrap_key(self, token: str | None) -> str | None:
+        """Make the platform's operator key at the first start, or replace it when the environment names another.
+
+        Gives the token if one was generated, None if the environment's is in force or nothing had to change.
+        """
+        async with self._database.transaction([PLATFORM_TENANT]) as connection:
+            living = await stored.bootstrap_keys(connection, PLATFORM_TENANT)
+            known = await stored.find_key(connection, PLATFORM_TENANT, hash_of(token)) if token is not None else None
+        if (token is None and living) or (known is not None and known.revoked_at is None):
+            return None
+        if known is not None:
+            raise Conflict("bootstrap_key_revoked", "PLACET_BOOTSTRAP_KEY names a key that was revoked; set a new one")
+        new = token if token is not None else token_of(PLATFORM_TENANT, secrets.token_bytes(32))
+        spec = KeySpec("bootstrap", "bootstrap", (Role.OPERATOR,), (), timedelta(days=3650))
+        await self._store_key(SYSTEM, PLATFORM_TENANT, spec, new, bootstrap=True)
+        for old in living:
+            await self.revoke_key(SYSTEM, PLATFORM_TENANT, old.key_id)
+        return new if token is None else None
+
+    async def revoke_key(self, actor: Actor, tenant_id: UUID, key_id: UUID) -> KeyRow:
+        """Revoke a key, for all that commits from now on. One that was revoked before stays as it is.
+
+        Raises:
+            NotFound: the tenant has no such key.
+        """
+        now = self._clock.now()
+        async with self._database.transaction([tenant_id]) as connection:
+            key = await self._key(connection, tenant_id, key_id)
+            if key.revoked_at is not None:
+                return key
+            await stored.end_key(connection, tenant_id, key_id, revoked_at=now, expires_at=key.expires_at)
+            await self._record_in(connection, tenant_id, actor, {"change": "key.revoked", "key_id": str(key_id), "subject": key.subject})
+        return replace(key, revoked_at=now)
+
+    async def rotate_key(self, actor: Actor, tenant_id: UUID, key_id: UUID, overlap: timedelta) -> MadeKey:
+        """Make a key with the same rights and let the old one end after `overlap`.
+
+        Raises:
+            NotFound: the tenant has no such key.
+            Conflict: the key was revoked or has expired (`key_not_active`).
+        """
+        now = self._clock.now()
+        token = token_of(tenant_id, secrets.token_bytes(32))
+        async with self._database.transaction([tenant_id]) as connection:
+            old = await self._key(connection, tenant_id, key_id)
+            if old.revoked_at is not None or old.expires_at <= now:
+                raise Conflict("key_not_active", "this key was revoked or has expired; make a new one instead")
+            new = replace(old, key_id=self._clock.new_id(), created_at=now, created_by=actor.subject, expires_at=now + (old.expires_at - old.created_at), bootstrap=False)
+            await stored.insert_key(connection, new, hash_of(token))
+            await stored.end_key(connection, tenant_id, key_id, revoked_at=None, expires_at=min(old.expires_at, now + overlap))
+            facts = {"change": "key.rotated", "key_id": str(key_id), "new_key_id": str(new.key_id), "subject": old.subject}
+            await self._record_in(connection, tenant_id, actor, facts)
+        return MadeKey(new, token)
+
+    async def store_policy(self, actor: Actor, tenant_id: UUID, files: Mapping[str, str], *, activate: bool) -> tuple[int, str]:
+        """Store a bundle as the tenant's next version; give the version and the bundle's digest.
+
+        Raises:
+            PolicyInvalid: the bundle is broken; it was refused whole and the active version stays.
+            NotFound: there is no such tenant.
+        """
+        policy = compile_bundle(files)
+        now = self._clock.now()
+        async with self._database.transaction([tenant_id]) as connection:
+            head, name = await self._locked(connection, tenant_id)
+            version = await stored.insert_policy(
+                connection, tenant_id, policy.name, policy.digest, canonical(dict(files)), actor.subject, now
+            )
+            facts: dict[str, object] = {"change": "policy.stored", "policy_version": version, "policy_digest": policy.digest}
+            head = await self._append(connection, tenant_id, name, head, actor, EVENT, facts)
+            if activate:
+                await stored.activate_policy(connection, tenant_id, version, follows_directory=actor is SYSTEM)
+                facts = {"policy_version": version, "policy_digest": policy.digest}
+                await self._append(connection, tenant_id, name, head, actor, POLICY_EVENT, facts)
+                await stored.raise_authority_version(connection, tenant_id)
+        return version, policy.digest
+
+    async def activate_policy(self, actor: Actor, tenant_id: UUID, version: int) -> str:
+        """Make a stored version the active one; an older one is a rollback. Gives its digest.
+
+        Raises:
+            NotFound: the tenant has no such version.
+        """
+        async with self._database.transaction([tenant_id]) as connection:
+            head, name = await self._locked(connection, tenant_id)
+            found = await stored.read_policy_files(connection, tenant_id, version)
+            if found is None:
+                raise NotFound(f"there is no policy version {version}")
+            await stored.activate_policy(connection, tenant_id, version, follows_directory=actor is SYSTEM)
+            facts: dict[str, object] = {"policy_version": version, "policy_digest": found[0]}
+            await self._append(connection, tenant_id, name, head, actor, POLICY_EVENT, facts)
+            await stored.raise_authority_version(connection, tenant_id)
+        return found[0]
+
+    async def _store_key(self, actor: Actor, tenant_id: UUID, spec: KeySpec, token: str, *, bootstrap: bool) -> MadeKey:
+        now = self._clock.now()
+        key = KeyRow(
+            tenant_id, self._clock.new_id(), spec.subject, spec.owner, tuple(spec.roles), spec.segments, bootstrap, actor.subject, now, now + spec.lifetime, None
+        )
+        async with self._database.transaction([tenant_id]) as connection:
+            if await stored.read_tenant(connection, tenant_id) is None:
+                raise NotFound("there is no such tenant")
+            await stored.insert_key(connection, key, hash_of(token))
+            facts = {"change": "key.created", "key_id": str(key.key_id), "subject": spec.subject, "key_roles": sorted(spec.roles)}
+            await self._record_in(connection, tenant_id, actor, facts)
+        return MadeKey(key, token)
+
+    async def _key(self, connection: AsyncConnection, tenant_id: UUID, key_id: UUID) -> KeyRow:
+        key = await stored.read_key(connection, tenant_id, key_id)
+        if key is None:
+            raise NotFound("there is no such key")
+        return key
+
+    async def _record_in(self, connection: AsyncConnection, tenant_id: UUID, actor: Actor, facts: Mapping[str, object]) -> None:
+        _, name = await self._locked(connection, tenant_id)
+        await self._record(connection, tenant_id, name, actor, EVENT, facts)
+        await stored.raise_authority_version(connection, tenant_id)
+
+    async def _locked(self, connection: AsyncConnection, tenant_id: UUID) -> tuple[Head, str]:
+        head = await audit.lock_head(connection, tenant_id)
+        tenant = await stored.read_tenant(connection, tenant_id)
+        if head is None or tenant is None:
+            raise NotFound("there is no such tenant")
+        return head, tenant.name
+
+    async def _record(
+        self, connection: AsyncConnection, tenant_id: UUID, name: str, actor: Actor, event: str, facts: Mapping[str, object]
+    ) -> None:
+        head = await audit.lock_head(connection, tenant_id)
+        assert head is not None
+        await self._append(connection, tenant_id, name, head, actor, event, facts)
+
+    async def _append(
+        self, connection: AsyncConnection, tenant_id: UUID, name: str, head: Head, actor: Actor, event: str, facts: Mapping[str, object]
+    ) -> Head:
+        linked = link(tenant_id, name, head, Event(event, self._clock.now(), actor.subject, actor.roles, facts), self._clock.salt())
+        await audit.append_row(connection, linked.columns, linked.body, linked.payload, linked.salt, linked.head)
+        return linked.head
+
+
+def is_live(key: KeyRow, now: datetime) -> bool:
+    """Say whether a key still counts."""
+    return key.revoked_at is None and now < key.expires_at

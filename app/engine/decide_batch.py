@@ -1,0 +1,206 @@
+"""One decision transaction, from claim to COMMIT (docs/transaction.md). The only caller is the lane; the only SQL is in storage/decision_batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import perf_counter_ns
+from uuid import UUID
+
+import asyncpg
+
+from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
+from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from app.engine.clock import Clock
+from app.engine.dry_runs import TIMED_OUT, dry_run_ask, dry_run_of
+from app.engine.ledger import Ledger, Place, loop_limit_of, loop_task
+from app.engine.prepare_call import Work, facts_wanted, history_key, needs_state
+from app.engine.record_decisions import Decided, record, replayed_answer
+from app.engine.stored_answer import CheckAnswer
+from app.engine.suggestions import verify_suggestions
+from app.guards.context import DryRun, Evidence, FactsRead, Refused
+from app.guards.pipeline import Verdict, decide, passes_semantic
+from app.storage import decision_batch as stored
+from app.storage.database import BatchConnection
+
+READS_MAX = 2
+NOT_READ = FactsRead({}, TIMED_OUT)
+NOTHING_READ = FactsRead({})
+
+SlowDown = Callable[[str], None]
+
+
+class AuthorityMoved(Exception):
+    """Keys or policy of these tenants changed since the calls were prepared; nothing was kept."""
+
+    def __init__(self, tenants: frozenset[UUID]) -> None:
+        super().__init__(f"the authority of {len(tenants)} tenants moved")
+        self.tenants = tenants
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the batch read, by the call's index."""
+
+    read: stored.Read = field(default_factory=lambda: stored.Read({}, {}, {}))
+    facts: dict[int, FactsRead] = field(default_factory=dict)
+    dry_runs: dict[int, DryRun] = field(default_factory=dict)
+    facts_us: int = 0
+    dry_run_us: int = 0
+
+
+async def decide_batch(connection: BatchConnection, works: Sequence[Work], clock: Clock, slow_down: SlowDown) -> list[Decided | CheckAnswer]:
+    """Decide `works` in their order in one transaction; for each the new decision, or the stored answer that is replayed.
+
+    Raises:
+        AuthorityMoved: prepare the calls again; nothing was kept.
+        Whatever the driver raises: nothing was kept, but for a connection lost during COMMIT.
+    """
+    async with connection.transaction({work.principal.tenant_id for work in works}) as transaction:
+        opened = await stored.open_batch(transaction, [_claim(index, work) for index, work in enumerate(works)])
+        _confirm(works, opened.authority)
+        ledger = Ledger(works, opened)
+        findings = await _find(transaction, works, ledger, slow_down)
+        decided: list[Decided | CheckAnswer] = []
+        for index, work in enumerate(works):
+            place = ledger.places[index]
+            if place.standing == "replay":
+                assert place.known is not None
+                decided.append(replayed_answer(work, place.known))
+            else:
+                decided.append(_decide_one(index, work, place, ledger, findings, clock))
+        new = [each for each in decided if isinstance(each, Decided)]
+        if new:
+            await verify_suggestions(transaction, new, ledger)
+            heads = await stored.lock_heads(transaction, sorted({each.work.principal.tenant_id for each in new}))
+            _confirm([each.work for each in new], {tenant_id: head.authority_version for tenant_id, head in heads.items()})
+            await stored.record_batch(transaction, record(new, ledger, heads, clock))
+    return decided
+
+
+def _claim(index: int, work: Work) -> stored.ClaimAsk:
+    accounts = work.prepared.accounts.names() if work.prepared is not None and work.prepared.refused is None else ()
+    call = work.call
+    return stored.ClaimAsk(
+        index, work.principal.tenant_id, work.principal.subject, call.session_id, call.call_id, work.digest, tuple(sorted(set(accounts)))
+    )
+
+
+def _confirm(works: Iterable[Work], versions: Mapping[UUID, int]) -> None:
+    moved = set()
+    for work in works:
+        assert work.authority is not None
+        if versions.get(work.principal.tenant_id) != work.authority.version:
+            moved.add(work.principal.tenant_id)
+    if moved:
+        raise AuthorityMoved(frozenset(moved))
+
+
+async def _find(transaction: asyncpg.Connection, works: Sequence[Work], ledger: Ledger, slow_down: SlowDown) -> Findings:
+    """Read facts, history and refusals, then try the effects of the calls that the semantic layer lets on."""
+    findings = Findings()
+    todo = {index: work for index, work in enumerate(works) if ledger.places[index].standing == "decide"}
+    started = perf_counter_ns()
+    await _read(transaction, todo, findings, slow_down)
+    findings.facts_us = (perf_counter_ns() - started) // 1000
+    asks = []
+    for index, work in todo.items():
+        prepared = work.prepared
+        if prepared is None or prepared.refused is not None or Layer.SANDBOX not in prepared.context.tool.layers:
+            continue
+        first = ledger.evidence(index, work, findings.read, findings.facts.get(index, NOTHING_READ), None, 0, 0)
+        if passes_semantic(prepared, first):
+            asks.append(dry_run_ask(index, prepared, first, work.principal.tenant))
+    if asks:
+        started = perf_counter_ns()
+        tried = await stored.dry_run(transaction, [ask for ask in asks if isinstance(ask, stored.DryRunAsk)])
+        findings.dry_run_us = (perf_counter_ns() - started) // 1000
+        for ask in asks:
+            if isinstance(ask, int):
+                findings.dry_runs[ask] = DryRun(failed="22004")
+                continue
+            findings.dry_runs[ask.index] = dry_run_of(tried.get(ask.index))
+            if tried.get(ask.index, {}).get("failed") == TIMED_OUT:
+                slow_down(works[ask.index].call.tool)
+    return findings
+
+
+async def _read(transaction: asyncpg.Connection, todo: Mapping[int, Work], findings: Findings, slow_down: SlowDown) -> None:
+    history, refusals, facts = [], [], []
+    for index, work in todo.items():
+        limit = loop_limit_of(work)
+        if limit is not None:
+            refusals.append(
+                stored.RefusalsAsk(index, work.principal.tenant_id, work.call.session_id, loop_task(work, limit), work.call.tool)
+            )
+        if not needs_state(work):
+            continue
+        assert work.prepared is not None
+        for query in work.prepared.context.tool.history:
+            since = work.now - timedelta(seconds=query.within_s)
+            key = history_key(query, work.call)
+            history.append(stored.HistoryAsk(index, query.name, work.principal.tenant_id, key, since, query.statuses))
+        wanted = facts_wanted(work)
+        if wanted is None:
+            findings.facts[index] = FactsRead({}, "22004")
+        elif wanted:
+            facts.append(stored.FactsAsk(index, work.principal.tenant, wanted))
+    if not (history or refusals or facts):
+        return
+    findings.read = await stored.read_facts(transaction, history, refusals, facts)
+    found = dict(findings.read.facts)
+    for _ in range(READS_MAX - 1):
+        missed = [ask for ask in facts if ask.index not in found]
+        if not missed:
+            break
+        found |= (await stored.read_facts(transaction, (), (), missed)).facts
+    for ask in facts:
+        each = found.get(ask.index)
+        findings.facts[ask.index] = FactsRead(each.rows, each.failed) if each is not None else NOT_READ
+        if each is not None and each.failed == TIMED_OUT:
+            slow_down(todo[ask.index].call.tool)
+
+
+def _decide_one(index: int, work: Work, place: Place, ledger: Ledger, findings: Findings, clock: Clock) -> Decided:
+    verdict, evidence = _verdict(index, work, place, ledger, findings)
+    limit = loop_limit_of(work) if place.standing == "decide" else None
+    refused_before = ledger.refusals(index, work, findings.read, limit, verdict.refused.rule) if limit and verdict.refused else 0
+    decided = Decided(work, place, verdict, evidence, clock.new_id(), tuple(clock.new_id() for _ in verdict.holds), limit, refused_before)
+    if place.standing == "decide":
+        ledger.note(work, verdict)
+        if decided.counts_as_attempt:
+            assert limit is not None and verdict.refused is not None
+            decided.refusal_row = ledger.note_refusal(work, limit, verdict.refused.rule)
+        decided.balances = dict(ledger.balances(work))
+    return decided
+
+
+def _verdict(index: int, work: Work, place: Place, ledger: Ledger, findings: Findings) -> tuple[Verdict, Evidence | None]:
+    match place.standing:
+        case "reused":
+            message = f"{work.call.call_id} was used with other arguments; give this call its own id"
+            return _by_idempotency(Reason.CALL_ID_REUSED, DenialClass.STRUCTURAL, message, NextActionKind.CALL_AGAIN), None
+        case "foreign":
+            message = "this session belongs to another principal; use a session of your own"
+            return _by_idempotency(Reason.SESSION_NOT_YOURS, DenialClass.PERMISSION, message, NextActionKind.STOP), None
+    if work.refused_early is not None:
+        result, refused = work.refused_early
+        return Verdict(refused.decision, refused.reason, (result,), refused), None
+    prepared = work.prepared
+    assert prepared is not None
+    facts = findings.facts.get(index, NOTHING_READ)
+    dry_run = findings.dry_runs.get(index)
+    evidence = ledger.evidence(index, work, findings.read, facts, dry_run, findings.facts_us, findings.dry_run_us)
+    tried = dry_run is not None or Layer.SANDBOX not in prepared.context.tool.layers or prepared.refused is not None
+    if not tried and passes_semantic(prepared, evidence):
+        # what this batch decided before would now let it on, but its effects weren't tried: a later try will see it
+        evidence = ledger.evidence(index, work, findings.read, FactsRead({}, TIMED_OUT), None, 0, 0)
+    return decide(prepared, evidence), evidence
+
+
+def _by_idempotency(reason: Reason, denial_class: DenialClass, message: str, action: NextActionKind) -> Verdict:
+    hint = FixHint(denial_class, Retryable.AFTER_CHANGE, message, NextAction(action))
+    check = Check("call_id" if reason is Reason.CALL_ID_REUSED else "session", Outcome.DENIED, reason, message=message)
+    refused = Refused(Decision.DENIED, Layer.IDEMPOTENCY, reason, hint, check.name)
+    return Verdict(Decision.DENIED, reason, (LayerResult(Layer.IDEMPOTENCY, Outcome.DENIED, (check,)),), refused)

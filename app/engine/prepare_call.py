@@ -1,0 +1,115 @@
+"""What can be said of a call before its transaction: static and scope, computed early, and what it will read, lock and count by.
+
+It counts only once the transaction has found the authority unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+from hashlib import sha256
+
+from app.domain.canonical import canonical
+from app.domain.decision import ABSENT, LayerResult, Layer
+from app.domain.json_pointer import value_at
+from app.domain.scope import Entry
+from app.domain.tool_call import Principal, ToolCall
+from app.guards.context import CallContext, Refused
+from app.guards.pipeline import Prepared, prepare
+from app.guards.static import refuse_unknown_tool
+from app.policy.expressions import Bindings, ExpressionFailed
+from app.policy.model import HistoryQuery, Policy, Statement
+
+if TYPE_CHECKING:
+    from app.engine.authority import TenantAuthority
+
+
+@dataclass(slots=True)
+class Work:
+    """A call on its way through a lane. `authority` and what follows are computed again when the authority moves."""
+
+    token: str = field(repr=False)
+    principal: Principal
+    call: ToolCall
+    requested: tuple[Entry, ...] | None
+    digest: str
+    now: datetime
+    authority: TenantAuthority | None = None
+    prepared: Prepared | None = None
+    refused_early: tuple[LayerResult, Refused] | None = None
+
+    @property
+    def tool_known(self) -> bool:
+        return self.prepared is not None
+
+    @property
+    def policy(self) -> Policy | None:
+        return self.authority.policy if self.authority is not None else None
+
+
+def prepare_call(work: Work) -> None:
+    """Walk static and scope under the work's authority."""
+    policy = work.policy
+    tool = policy.tools.get(work.call.tool) if policy is not None else None
+    if policy is None or tool is None:
+        verdict = refuse_unknown_tool(has_policy=policy is not None)
+        assert verdict.refused is not None
+        work.prepared, work.refused_early = None, (verdict.result, verdict.refused)
+        return
+    work.refused_early = None
+    work.prepared = prepare(CallContext(work.call, work.principal, policy, tool, work.now), work.requested)
+
+
+def history_key(query: HistoryQuery, call: ToolCall) -> str:
+    """Give the key (hex) by which a call is counted for a query: the tool, the level's id and the values at the query's pointers."""
+    values: list[object] = []
+    for pointer in query.match:
+        value = value_at(call.arguments, pointer)
+        values.append([] if value is ABSENT else [value])
+    level: list[str] = []
+    if query.level != "tenant":
+        level = [call.session_id] if query.level == "session" else [call.session_id, call.task_id or ""]
+    text = canonical([query.tool, query.level, level, list(query.match), values])
+    return sha256(text.encode()).digest()[:16].hex()
+
+
+def own_history_keys(policy: Policy, call: ToolCall) -> tuple[str, ...]:
+    """Give every key that this call will be counted by, whoever's query it is."""
+    return tuple(sorted({history_key(query, call) for query in policy.history_keys.get(call.tool, ())}))
+
+
+def statement_values(statement: Statement, bindings: Bindings, tenant: str) -> Mapping[str, object]:
+    """Evaluate a statement's binds.
+
+    Raises:
+        ExpressionFailed: a bind has no value.
+    """
+    values: dict[str, object] = {name: _wire(expression.evaluate(bindings)) for name, expression in statement.binds}
+    if statement.uses_tenant:
+        values["tenant"] = tenant
+    return values
+
+
+def facts_wanted(work: Work) -> Mapping[str, tuple[str, Mapping[str, object]]] | None:
+    """Give the SQL and values of a call's facts, or None where a bind has no value, so that the facts can't be read."""
+    prepared = work.prepared
+    assert prepared is not None and prepared.bindings is not None
+    wanted: dict[str, tuple[str, Mapping[str, object]]] = {}
+    try:
+        for fact in prepared.context.tool.facts:
+            wanted[fact.name] = (fact.statement.sql, statement_values(fact.statement, prepared.bindings, work.principal.tenant))
+    except ExpressionFailed:
+        return None
+    return wanted
+
+
+def needs_state(work: Work) -> bool:
+    """Say whether the call got past the layers that need no state, and its tool has layers that do."""
+    prepared = work.prepared
+    return prepared is not None and prepared.refused is None and Layer.SEMANTIC in prepared.context.tool.layers
+
+
+def _wire(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,74 @@
+"""Reading decisions and the chain back: one decision, the verification of a tenant's chain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import jiter
+
+from app.domain.audit_chain import START, ChainPoint, StoredPayload, StoredRow, Verification, verify
+from app.domain.errors import NotFound
+from app.domain.tool_call import Principal, Role
+from app.engine.authority import PLATFORM_TENANT
+from app.storage import audit
+from app.storage import authority as stored
+from app.storage.authority import KeyRow, PolicyRow
+from app.storage.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class StoredDecision:
+    """A decision read back. `payload` (request and answer) is None once it was erased."""
+
+    row: Any
+    payload: Mapping[str, Any] | None
+    hash: str
+
+
+class Reader:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def decision(self, principal: Principal, decision_id: UUID) -> StoredDecision:
+        """Give a decision of the principal's tenant; an agent sees its own only.
+
+        Raises:
+            NotFound: there is none that this principal may see.
+        """
+        async with self._database.transaction([principal.tenant_id]) as connection:
+            row = await audit.read_decision(connection, principal.tenant_id, decision_id)
+        sees_all = bool({Role.AUDITOR, Role.EXECUTOR} & principal.roles)
+        if row is None or not (sees_all or row.subject == principal.subject):
+            raise NotFound("there is no such decision")
+        payload = jiter.from_json(row.payload.encode(), float_mode="decimal") if row.payload is not None else None
+        return StoredDecision(row, payload, row.hash)
+
+    async def keys(self, tenant_id: UUID, limit: int, after: UUID | None) -> list[KeyRow]:
+        """Give a page of a tenant's keys."""
+        async with self._database.transaction([tenant_id]) as connection:
+            return await stored.list_keys(connection, tenant_id, limit, after)
+
+    async def policies(self, tenant_id: UUID, limit: int, before: int | None) -> list[PolicyRow]:
+        """Give a page of a tenant's policy versions, newest first."""
+        async with self._database.transaction([tenant_id]) as connection:
+            return await stored.list_policies(connection, tenant_id, limit, before)
+
+    async def tenant_id(self, name: str) -> UUID | None:
+        """Give a tenant's id by its name, for the platform's operator."""
+        async with self._database.transaction([PLATFORM_TENANT]) as connection:
+            return await stored.tenant_of_name(connection, name)
+
+    async def verification(self, tenant_id: UUID) -> Verification:
+        """Check a tenant's whole chain against its head."""
+        rows: list[StoredRow] = []
+        async with self._database.transaction([tenant_id]) as connection:
+            head = await audit.read_head(connection, tenant_id)
+            if head is None:
+                raise NotFound("there is no such tenant")
+            async for row in audit.read_chain(connection, tenant_id, 1):
+                payload = StoredPayload(row.salt, row.payload) if row.salt is not None and row.payload is not None else None
+                rows.append(StoredRow(row.sequence, row.previous_hash, row.hash, row.body, payload))
+        return verify(rows, START, [ChainPoint(head.sequence, head.hash)] if head.sequence else [])

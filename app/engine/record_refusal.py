@@ -1,0 +1,60 @@
+"""Audit rows of requests that got no decision: refused ones of a known key each, unauthenticated ones as a sample (SPEC S10.1)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from hashlib import sha256
+from uuid import UUID
+
+from app.domain.errors import NotFound
+from app.domain.tool_call import Principal
+from app.engine.authority import PLATFORM_TENANT
+from app.engine.chain import Event, link
+from app.engine.clock import Clock
+from app.storage import audit
+from app.storage import authority as stored
+from app.storage.database import Database
+
+EVENT = "request.refused"
+SAMPLE_EVERY = timedelta(seconds=10)
+
+
+class RefusalRecorder:
+    """Writes one row a refused request; of the body only its digest."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._unrecorded = 0
+        self._sample_due_at = clock.now()
+
+    async def refused(self, principal: Principal, route: str, code: str, status: int, body: bytes | None) -> None:
+        """Record a refused request of an authenticated key.
+
+        Raises:
+            DecisionUnavailable: the row can't be written.
+        """
+        facts: dict[str, object] = {"route": route, "code": code, "http_status": status}
+        if body is not None:
+            facts["body_digest"] = f"sha256:{sha256(body).hexdigest()}"
+        await self._append(principal.tenant_id, principal.subject, tuple(sorted(principal.roles)), facts)
+
+    async def unauthenticated(self, route: str) -> None:
+        """Count a request without a valid key; one row each ten seconds says how many there were in this worker."""
+        self._unrecorded += 1
+        now = self._clock.now()
+        if now < self._sample_due_at:
+            return
+        self._sample_due_at = now + SAMPLE_EVERY
+        count, self._unrecorded = self._unrecorded, 0
+        facts: dict[str, object] = {"route": route, "code": "unauthenticated", "http_status": 401, "requests": count}
+        await self._append(PLATFORM_TENANT, "unauthenticated", (), facts)
+
+    async def _append(self, tenant_id: UUID, subject: str, roles: tuple[str, ...], facts: dict[str, object]) -> None:
+        async with self._database.transaction([tenant_id]) as connection:
+            head = await audit.lock_head(connection, tenant_id)
+            tenant = await stored.read_tenant(connection, tenant_id)
+            if head is None or tenant is None:
+                raise NotFound("there is no such tenant")
+            linked = link(tenant_id, tenant.name, head, Event(EVENT, self._clock.now(), subject, roles, facts), self._clock.salt())
+            await audit.append_row(connection, linked.columns, linked.body, linked.payload, linked.salt, linked.head)

@@ -1,0 +1,174 @@
+"""The walk through the layers: static → scope, and with the evidence read, semantic → sandbox → risk → holds (SPEC S3.3).
+
+Pure: the same call, policy and evidence give the same verdict. The first refusal ends the walk; a layer that isn't needed isn't entered; and
+what needs a person goes on until every layer that could refuse outright has spoken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from time import perf_counter_ns
+
+from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
+from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from app.domain.scope import Entry
+from app.guards.context import CallContext, Evidence, LayerVerdict, NewHold, Refused
+from app.guards.holds import Accounts, accounts_of, check_holds
+from app.guards.risk import check_risk
+from app.guards.sandbox.transaction import check_transaction
+from app.guards.scope import check_scope
+from app.guards.semantic import check_semantic
+from app.guards.static import check_static
+from app.policy.expressions import Bindings
+from app.policy.templates import TemplateFailed
+
+NO_ACCOUNTS = Accounts({}, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A call after the layers that need no state. `refused` ends it; else `bindings` and `accounts` are what the rest works with."""
+
+    context: CallContext
+    layers: tuple[LayerResult, ...]
+    refused: Refused | None
+    bindings: Bindings | None = None
+    accounts: Accounts = NO_ACCOUNTS
+    need: Entry | None = None
+    rests_on: tuple[str, ...] = ()
+    cuts: tuple[Mapping[str, object], ...] = ()
+    needs_approval: Refused | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The decision on one call, as values."""
+
+    decision: Decision
+    reason: str
+    layers: tuple[LayerResult, ...]
+    refused: Refused | None = None
+    holds: tuple[NewHold, ...] = ()
+    side_effects: Mapping[str, object] | None = None
+    risk: Mapping[str, object] | None = None
+    score: Decimal | None = None
+    need: Entry | None = None
+    rests_on: tuple[str, ...] = ()
+    cuts: tuple[Mapping[str, object], ...] = ()
+
+
+def prepare(context: CallContext, requested: tuple[Entry, ...] | None) -> Prepared:
+    """Walk static and scope, and name the accounts that the call will need."""
+    started = perf_counter_ns()
+    static = check_static(context)
+    layers = [_timed(static.verdict.result, started)]
+    if static.verdict.refused is not None or static.bindings is None:
+        return Prepared(context, tuple(layers), static.verdict.refused)
+    started = perf_counter_ns()
+    scope = check_scope(context, static.bindings, requested)
+    layers.append(_timed(scope.verdict.result, started))
+    if scope.verdict.refused is not None:
+        return Prepared(context, tuple(layers), scope.verdict.refused, need=scope.need, cuts=scope.cuts)
+    try:
+        accounts = accounts_of(context, static.bindings)
+    except TemplateFailed:
+        refused = _hold_without_name()
+        return Prepared(context, (*layers, refused.result), refused.refused, need=scope.need)
+    return Prepared(
+        context, tuple(layers), None, static.bindings, accounts, scope.need, scope.rests_on, scope.cuts, scope.needs_approval
+    )
+
+
+def passes_semantic(prepared: Prepared, evidence: Evidence) -> bool:
+    """Say whether the semantic layer lets the call on, so that its effects are worth trying."""
+    if prepared.refused is not None:
+        return False
+    assert prepared.bindings is not None
+    if Layer.SEMANTIC not in prepared.context.tool.layers:
+        return True
+    return check_semantic(prepared.context, prepared.bindings, evidence, prepared.accounts.resources).verdict.refused is None
+
+
+def decide(prepared: Prepared, evidence: Evidence) -> Verdict:
+    """Walk the rest of the layers over what was read and give the decision."""
+    if prepared.refused is not None:
+        return _refusal(prepared, list(prepared.layers), prepared.refused)
+    assert prepared.bindings is not None
+    context, tool, bindings = prepared.context, prepared.context.tool, prepared.bindings
+    layers = list(prepared.layers)
+    side_effects: Mapping[str, object] | None = None
+    risk: Mapping[str, object] | None = None
+    score: Decimal | None = None
+    asked = prepared.needs_approval
+    if Layer.SEMANTIC in tool.layers:
+        started = perf_counter_ns()
+        semantic = check_semantic(context, bindings, evidence, prepared.accounts.resources)
+        bindings = semantic.bindings
+        layers.append(_timed(semantic.verdict.result, started, evidence.facts_us))
+        if semantic.verdict.refused is not None:
+            return _refusal(prepared, layers, semantic.verdict.refused)
+    if Layer.SANDBOX in tool.layers:
+        assert evidence.dry_run is not None, "a call that semantic lets on was tried"
+        started = perf_counter_ns()
+        sandbox = check_transaction(tool, bindings, evidence.dry_run)
+        layers.append(_timed(sandbox.verdict.result, started, evidence.dry_run_us))
+        side_effects = sandbox.side_effects
+        if sandbox.verdict.refused is not None:
+            return _refusal(prepared, layers, sandbox.verdict.refused, side_effects)
+    if Layer.RISK in tool.layers:
+        started = perf_counter_ns()
+        judged = check_risk(context, bindings)
+        risk, score = judged.risk, judged.score
+        layers.append(_timed(judged.verdict.result, started))
+        if judged.verdict.refused is not None:
+            if judged.verdict.refused.decision is Decision.DENIED:
+                return _refusal(prepared, layers, judged.verdict.refused, side_effects, risk, score)
+            asked = asked or judged.verdict.refused
+    if asked is not None:
+        return _refusal(prepared, layers, asked, side_effects, risk, score)
+    started = perf_counter_ns()
+    held = check_holds(context, bindings, prepared.accounts, evidence.balances)
+    if held.verdict.result.checks:
+        layers.append(_timed(held.verdict.result, started))
+    if held.verdict.refused is not None:
+        return _refusal(prepared, layers, held.verdict.refused, side_effects, risk, score)
+    return Verdict(
+        Decision.ACCEPTED, Reason.WITHIN_POLICY, tuple(layers), None, held.holds, side_effects, risk, score, prepared.need, prepared.rests_on
+    )
+
+
+def _refusal(
+    prepared: Prepared,
+    layers: list[LayerResult],
+    refused: Refused,
+    side_effects: Mapping[str, object] | None = None,
+    risk: Mapping[str, object] | None = None,
+    score: Decimal | None = None,
+) -> Verdict:
+    return Verdict(
+        refused.decision,
+        refused.reason,
+        tuple(layers),
+        refused,
+        (),
+        side_effects,
+        risk,
+        score,
+        prepared.need,
+        prepared.rests_on,
+        prepared.cuts,
+    )
+
+
+def _timed(result: LayerResult, started_ns: int, waited_us: int = 0) -> LayerResult:
+    return replace(result, duration_us=(perf_counter_ns() - started_ns) // 1000 + waited_us)
+
+
+def _hold_without_name() -> LayerVerdict:
+    message = "the account to hold on could not be named from the arguments, so the call is refused"
+    check = Check("accounts", Outcome.DENIED, Reason.RULE_ERROR, message=message)
+    hint = FixHint(DenialClass.STATE, Retryable.AFTER_CHANGE, message, NextAction(NextActionKind.STOP))
+    refused = Refused(Decision.DENIED, Layer.HOLDS, Reason.RULE_ERROR, hint, "accounts")
+    return LayerVerdict(LayerResult(Layer.HOLDS, Outcome.DENIED, (check,)), refused)

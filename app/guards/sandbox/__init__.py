@@ -1,0 +1,1 @@
+"""The sandbox layer's strategies, one a file."""

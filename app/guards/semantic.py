@@ -1,0 +1,113 @@
+"""The semantic layer: facts, history and accounts become variables, then the author's rules decide (SPEC S3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
+from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from app.guards.context import CallContext, Evidence, LayerVerdict, Refused
+from app.guards.rules import check_rules, refuse, rule_error
+from app.guards.static import inexact_check
+from app.policy.expressions import Bindings, ExpressionFailed
+from app.policy.facts import FactUnreadable, read_row, variables_of
+from app.policy.model import Tool
+
+RETRY_AFTER_MS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SemanticVerdict:
+    """The layer's verdict, and the bindings with all that was read, for the layers behind it."""
+
+    verdict: LayerVerdict
+    bindings: Bindings
+
+
+def check_semantic(context: CallContext, bindings: Bindings, evidence: Evidence, accounts: Mapping[str, str]) -> SemanticVerdict:
+    """Evaluate facts and rules; `accounts` are the stored accounts of the tool's holds, by the hold's name."""
+    tool, arguments = context.tool, context.call.arguments
+    values = dict(bindings.values)
+    if evidence.facts.failed is not None:
+        return SemanticVerdict(fact_unavailable(), bindings)
+    for name, account in accounts.items():
+        balance = evidence.balances[account]
+        values[f"account.{name}.held.minor"] = balance.held
+        values[f"account.{name}.spent.minor"] = balance.spent
+    for query in tool.history:
+        values[f"history.{query.name}.count"] = evidence.history[query.name]
+    checks: list[Check] = []
+    refused: Refused | None = None
+    absent: set[str] = set()
+    for fact in tool.facts:
+        row = evidence.facts.rows[fact.name]
+        if row is None:
+            check, found = refuse(fact.name, fact.missing, tool.environment.bind(values), arguments, Layer.SEMANTIC, DenialClass.STATE)
+            refused = refused or found
+            absent |= variables_of(fact)
+        else:
+            try:
+                values |= read_row(fact, row)
+            except FactUnreadable:
+                return SemanticVerdict(fact_unavailable(), bindings)
+            check = Check(fact.name, Outcome.ACCEPTED)
+        checks.append(check)
+    late = tool.arguments.read_late(arguments, values)
+    values |= late.values
+    if late.inexact:
+        inexact = [inexact_check(tool.money, each) for each in late.inexact]
+        checks.extend(inexact)
+        refused = refused or _inexact(inexact[0])
+        absent |= {name for name in tool.environment.variables if name.startswith("args.") and name not in values}
+    broken = _add_values(tool, values, absent)
+    if broken is not None:
+        checks.append(broken[0])
+        refused = refused or broken[1]
+    full = tool.environment.bind(values)
+    found_rules = check_rules(tool.rules, full, arguments, frozenset(absent), Layer.SEMANTIC, DenialClass.STATE)
+    checks.extend(found_rules.checks)
+    refused = refused or found_rules.refused
+    outcome = Outcome.DENIED if refused else Outcome.ACCEPTED
+    return SemanticVerdict(LayerVerdict(LayerResult(Layer.SEMANTIC, outcome, tuple(checks)), refused), full)
+
+
+def _add_values(tool: Tool, values: dict[str, object], absent: set[str]) -> tuple[Check, Refused] | None:
+    """Compute the named amounts in their order; one that rests on what is absent is absent too."""
+    for value in tool.values:
+        names = {f"{value.name}.minor", f"{value.name}.currency"}
+        if (value.minor.uses | value.currency.uses) & absent:
+            absent |= names
+            continue
+        bindings = tool.environment.bind(values)
+        try:
+            values[f"{value.name}.minor"] = value.minor.evaluate(bindings)
+            values[f"{value.name}.currency"] = value.currency.evaluate(bindings)
+        except ExpressionFailed:
+            absent |= names
+            return rule_error(value.name, Layer.SEMANTIC)
+    return None
+
+
+def fact_unavailable() -> LayerVerdict:
+    """Refuse because a fact couldn't be read in time: it may be there on the next try (SPEC S3.10)."""
+    message = "what this call depends on could not be read just now; send the same call again in a moment"
+    hint = FixHint(
+        DenialClass.TRANSIENT, Retryable.AFTER_DELAY, message, NextAction(NextActionKind.WAIT), retry_after_ms=RETRY_AFTER_MS
+    )
+    check = Check("facts", Outcome.DENIED, Reason.FACT_UNAVAILABLE, message=message)
+    refused = Refused(Decision.DENIED, Layer.SEMANTIC, Reason.FACT_UNAVAILABLE, hint, "facts")
+    return LayerVerdict(LayerResult(Layer.SEMANTIC, Outcome.DENIED, (check,)), refused)
+
+
+def _inexact(check: Check) -> Refused:
+    hint = FixHint(
+        DenialClass.STRUCTURAL,
+        Retryable.AFTER_CHANGE,
+        check.message or "",
+        NextAction(NextActionKind.CALL_AGAIN),
+        field=check.field,
+        actual=check.actual,
+        expected=check.expected,
+    )
+    return Refused(Decision.DENIED, Layer.SEMANTIC, str(check.reason), hint, check.name)

@@ -1,0 +1,225 @@
+"""Prepares a database before the first worker starts: roles, schema, example bundle, demo data, keys. Doing it twice changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+import asyncpg
+from sqlalchemy.engine import URL, make_url
+
+from app.domain.errors import PlacetError, PolicyInvalid
+from app.domain.tool_call import Role
+from app.engine.authority import PLATFORM_TENANT
+from app.engine.change_authority import SYSTEM, AuthorityWriter, KeySpec
+from app.engine.clock import Clock
+from app.policy.compile import compile_bundle, load_directory
+from app.settings import Settings
+from app.storage import authority as stored
+from app.storage import schema
+from app.storage.database import Database, driver_url
+
+OWNER = "placet_owner"
+SERVICE = "placet_app"
+DEMO_TENANT = "demo"
+DEMO_KEY_DAYS = 30
+DEMO_SEGMENTS = ("standard", "trusted_buyer")
+OLD_SERVER = "PostgreSQL 18 or newer is needed (uuidv7, RETURNING old and new); this server has {version}"
+
+
+class DatabaseUnsuitable(PlacetError):
+    """The server or the roles can't be used as they are; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDatabase:
+    """What the workers connect to, and what the person who started it should read."""
+
+    database_url: str
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Urls:
+    owner: URL
+    service: URL
+
+
+async def prepare(settings: Settings, superuser_dsn: str | None) -> PreparedDatabase:
+    """Make the database ready; `superuser_dsn` is the embedded server's, None with DATABASE_URL.
+
+    Raises:
+        DatabaseUnsuitable, PolicyInvalid (at the first start only; later the active version stays), Conflict.
+    """
+    urls = await _make_schema(settings, superuser_dsn)
+    service_url = urls.service.render_as_string(hide_password=False)
+    database = Database(service_url)
+    try:
+        writer = AuthorityWriter(database, Clock())
+        lines = list(await _serve_bundle(settings, writer, urls.owner))
+        token = settings.start.bootstrap_key.get_secret_value() if settings.start.bootstrap_key is not None else None
+        made = await writer.set_bootstrap_key(token)
+        if made is not None:
+            lines += ["", "The platform operator's key (it makes tenants; it is shown only now):", f"  {made}"]
+        if settings.start.demo and not await _is_there(urls.owner, DEMO_TENANT):
+            await _load_demo_data(urls.owner, settings.folders.policy)
+            lines += await _make_demo_tenant(writer, settings)
+    finally:
+        await database.close()
+    return PreparedDatabase(service_url, tuple(lines))
+
+
+async def migrate(settings: Settings, superuser_dsn: str | None) -> None:
+    """Bring the schema to this version's."""
+    await _make_schema(settings, superuser_dsn)
+
+
+async def _make_schema(settings: Settings, superuser_dsn: str | None) -> _Urls:
+    urls = await _embedded_urls(superuser_dsn) if superuser_dsn is not None else _own_urls(settings)
+    try:
+        owner = await asyncpg.connect(driver_url(urls.owner.render_as_string(hide_password=False)), timeout=10)
+    except (OSError, TimeoutError, asyncpg.PostgresError) as failure:
+        where = urls.owner.render_as_string(hide_password=True)
+        raise DatabaseUnsuitable(f"can't connect to {where}: {failure}; check DATABASE_URL and PLACET_MIGRATION_URL") from None
+    service = schema.ServiceRole(str(urls.service.username), str(urls.service.password) if urls.service.password else None)
+    try:
+        version = int(await owner.fetchval("SHOW server_version_num"))
+        if version < 180_000:
+            raise DatabaseUnsuitable(OLD_SERVER.format(version=await owner.fetchval("SHOW server_version")))
+        await schema.make_roles(owner, service)
+    except asyncpg.InsufficientPrivilegeError as failure:
+        raise DatabaseUnsuitable(
+            f"the role of PLACET_MIGRATION_URL can't make the roles that are needed ({failure}); give it CREATEROLE, or make "
+            f"{service.name}, {schema.FACTS_ROLE} and {schema.SANDBOX_ROLE} by hand (see README, Your own PostgreSQL)"
+        ) from None
+    finally:
+        await owner.close()
+    await schema.migrate(urls.owner.render_as_string(hide_password=False), service.name)
+    return urls
+
+
+def _own_urls(settings: Settings) -> _Urls:
+    assert settings.database.url is not None
+    service = make_url(settings.database.url)
+    if settings.database.migration_url is None and not settings.database.single_role:
+        raise DatabaseUnsuitable(
+            "DATABASE_URL alone would make the service own its tables, and an owner can change audit rows; set PLACET_MIGRATION_URL to the "
+            "owner and DATABASE_URL to another role (it is made if it is missing), or PLACET_SINGLE_ROLE=true if one role is meant"
+        )
+    owner = make_url(settings.database.migration_url) if settings.database.migration_url is not None else service
+    return _Urls(owner, service)
+
+
+async def _embedded_urls(superuser_dsn: str) -> _Urls:
+    base = make_url(superuser_dsn)
+    superuser = await asyncpg.connect(driver_url(superuser_dsn), timeout=10)
+    try:
+        if not await superuser.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", OWNER):
+            await superuser.execute(f"CREATE ROLE {OWNER} LOGIN CREATEROLE")
+        database = await superuser.fetchval("SELECT quote_ident(current_database())")
+        await superuser.execute(f"GRANT CREATE ON DATABASE {database} TO {OWNER}")
+        await schema.protect_what_rollback_cannot_undo(superuser)
+    finally:
+        await superuser.close()
+    return _Urls(base.set(username=OWNER), base.set(username=SERVICE))
+
+
+async def _serve_bundle(settings: Settings, writer: AuthorityWriter, owner: URL) -> list[str]:
+    """Hand the served directory's bundle to the platform and to every tenant that follows it, where it has changed."""
+    tenants = await _tenants(owner)
+    first = PLATFORM_TENANT not in tenants
+    try:
+        files = load_directory(settings.folders.policy)
+        digest = compile_bundle(files).digest
+    except PolicyInvalid as invalid:
+        if first:
+            raise
+        return [
+            f"placet: the bundle in {settings.folders.policy} is broken, so the active one stays:",
+            *(f"  {fault}" for fault in invalid.faults),
+        ]
+    if first:
+        await writer.make_tenant(SYSTEM, "platform", files, PLATFORM_TENANT)
+        return []
+    changed = [tenant_id for tenant_id, active in tenants.items() if active is not None and active != digest]
+    for tenant_id in changed:
+        await writer.store_policy(SYSTEM, tenant_id, files, activate=True)
+    return [f"placet: the bundle in {settings.folders.policy} has changed; it is active now for {len(changed)} tenants"] if changed else []
+
+
+async def _tenants(owner: URL) -> Mapping[UUID, str | None]:
+    """Give every tenant, with the digest of its active policy if it follows the directory, else None."""
+    connection = await asyncpg.connect(driver_url(owner.render_as_string(hide_password=False)), timeout=10)
+    try:
+        rows = await connection.fetch("SELECT tenant_id, follows_directory, active_policy_version FROM placet.tenants")
+        found: dict[UUID, str | None] = {}
+        for row in rows:
+            digest = None
+            if row["follows_directory"]:
+                async with connection.transaction():
+                    await connection.execute("SELECT set_config('app.tenants', $1, true)", str(row["tenant_id"]))
+                    digest = await connection.fetchval(
+                        "SELECT digest FROM placet.policy_versions WHERE tenant_id = $1 AND version = $2",
+                        row["tenant_id"],
+                        row["active_policy_version"],
+                    )
+            found[row["tenant_id"]] = digest
+        return found
+    finally:
+        await connection.close()
+
+
+async def _is_there(owner: URL, name: str) -> bool:
+    connection = await asyncpg.connect(driver_url(owner.render_as_string(hide_password=False)), timeout=10)
+    try:
+        return bool(await connection.fetchval("SELECT 1 FROM placet.tenants WHERE name = $1", name))
+    finally:
+        await connection.close()
+
+
+async def _load_demo_data(owner: URL, folder: Path) -> None:
+    """Run the bundle's demo scripts, if it has any, as the owner."""
+    connection = await asyncpg.connect(driver_url(owner.render_as_string(hide_password=False)), timeout=10)
+    try:
+        await connection.execute("SELECT set_config('placet.demo_tenant', $1, false)", DEMO_TENANT)
+        for name in ("schema.sql", "data.sql"):
+            script = folder / "demo" / name
+            if script.is_file():
+                await connection.execute(script.read_text(encoding="utf-8"))
+    finally:
+        await connection.close()
+
+
+async def _make_demo_tenant(writer: AuthorityWriter, settings: Settings) -> list[str]:
+    tenant = await writer.make_tenant(SYSTEM, DEMO_TENANT, await writer.platform_bundle())
+    lines = ["", f"Keys of the tenant `{DEMO_TENANT}` (shown only now, good for {DEMO_KEY_DAYS} days):"]
+    tokens: dict[Role, str] = {}
+    people = (
+        (Role.AGENT, "support-agent", "ops-team"),
+        (Role.REVIEWER, "dana", "dana"),
+        (Role.AUDITOR, "eve", "eve"),
+        (Role.AUTHOR, "paul", "paul"),
+        (Role.OPERATOR, "olga", "olga"),
+    )
+    for role, subject, owner in people:
+        segments = DEMO_SEGMENTS if role is Role.AGENT else ()
+        spec = KeySpec(subject, owner, (role,), segments, timedelta(days=DEMO_KEY_DAYS))
+        tokens[role] = (await writer.make_key(SYSTEM, tenant.tenant_id, spec)).token
+        lines.append(f"  {role:<9} {tokens[role]}")
+    host, port = settings.listening.host, settings.listening.port
+    body = (
+        '{"tool": "refund", "arguments": {"order_id": "A-1001", "amount": 12990.00, "currency": "EUR", "cause": "damaged"}, '
+        '"session_id": "chat-1", "call_id": "call_01", "on_behalf_of": {"id": "cust-77", "segment": "standard"}}'
+    )
+    return [
+        *lines,
+        "",
+        "Try a refund that is a hundred times too large (then 20.00):",
+        f"  curl -s http://{host}:{port}/tool-calls/check -H 'content-type: application/json' \\",
+        f"    -H 'authorization: Bearer {tokens[Role.AGENT]}' \\",
+        f"    -d '{body}'",
+        "",
+    ]

@@ -1,0 +1,90 @@
+"""Composition root: settings -> engine -> application. Only the worker and tests import it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import structlog
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from app.api import audit, decisions, keys, operations, policies, problems
+from app.api.requests import RecordedRequests
+from app.api.services import Services
+from app.api.tool_calls import ROUTE, CheckRoute
+from app.engine.authority import PLATFORM_TENANT, Authority
+from app.engine.change_authority import AuthorityWriter
+from app.engine.check_tool_call import ToolCallChecker
+from app.engine.clock import Clock
+from app.engine.read_back import Reader
+from app.engine.readiness import Readiness
+from app.engine.record_refusal import RefusalRecorder
+from app.settings import Settings
+from app.storage.database import Database
+from app.storage.readiness import ensure_partitions
+from app.storage.schema import head_revision
+from app.telemetry import Metrics, configure_logging
+
+PARTITIONS_EVERY_S = 6 * 3600
+
+_log = structlog.get_logger(__name__)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Build the application; what it opens is opened and closed in its lifespan."""
+    configure_logging(settings.log_level)
+    url = settings.database.url
+    assert url is not None, "the launcher gives every worker a database"
+    clock = Clock()
+    database = Database(url)
+    metrics = Metrics.from_environment(os.environ)
+    authority = Authority(database, clock)
+    services = Services(
+        authority=authority,
+        checker=ToolCallChecker(authority, clock, url, metrics),
+        writer=AuthorityWriter(database, clock),
+        reader=Reader(database),
+        recorder=RefusalRecorder(database, clock),
+        readiness=Readiness(database, head_revision(), single_role=settings.database.single_role),
+        metrics=metrics,
+    )
+    return build_app(services, database)
+
+
+def build_app(services: Services, database: Database) -> FastAPI:
+    """Put the routes together over given services."""
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        services.checker.lanes.start()
+        keeper = asyncio.create_task(_keep_partitions(database))
+        yield
+        keeper.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeper
+        await services.checker.lanes.close()
+        await database.close()
+
+    application = FastAPI(
+        title="Placet", version="0.1.0", summary="Policy decisions for agents' tool calls", lifespan=lifespan, redoc_url=None
+    )
+    application.router.routes.append(Route(ROUTE, CheckRoute(services), methods=["POST"], include_in_schema=False))
+    for module in (decisions, keys, policies, audit, operations):
+        application.include_router(module.routes(services))
+    problems.install(application)
+    application.add_middleware(RecordedRequests, services=services)
+    return application
+
+
+async def _keep_partitions(database: Database) -> None:
+    """Make next months' partitions in time; a failure is only a late try, readiness says so long before it matters."""
+    while True:
+        await asyncio.sleep(PARTITIONS_EVERY_S)
+        try:
+            async with database.transaction([PLATFORM_TENANT]) as connection:
+                await ensure_partitions(connection)
+        except Exception as error:  # isolation: the task has to live as long as the worker
+            _log.warning("partitions_not_made", error=type(error).__name__)

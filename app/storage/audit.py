@@ -1,0 +1,148 @@
+"""The chain outside the decision path: its head, one appended row, and reading it back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import and_, select, update
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.storage.decision_batch import Head
+from app.storage.tables import AUDIT_CHECKPOINTS, AUDIT_PAYLOADS, AUDIT_ROWS, CHAIN_HEADS, DECISIONS
+
+PAGE_ROWS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRow:
+    """One stored row: the text that was hashed, what it claims, and its payload unless that was erased."""
+
+    sequence: int
+    previous_hash: str
+    hash: str
+    body: str
+    salt: bytes | None
+    payload: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    checkpoint_id: UUID
+    sequence: int
+    hash: str
+    signed_at: datetime
+    kid: str
+    token: str
+
+
+async def lock_head(connection: AsyncConnection, tenant_id: UUID) -> Head | None:
+    """Lock the end of a tenant's chain; the last lock that a transaction takes."""
+    row = (await connection.execute(select(CHAIN_HEADS).where(CHAIN_HEADS.c.tenant_id == tenant_id).with_for_update())).one_or_none()
+    return Head(row.sequence, row.hash, row.recorded_at, row.authority_version) if row is not None else None
+
+
+async def read_head(connection: AsyncConnection, tenant_id: UUID) -> Head | None:
+    """Read the end of a tenant's chain."""
+    row = (await connection.execute(select(CHAIN_HEADS).where(CHAIN_HEADS.c.tenant_id == tenant_id))).one_or_none()
+    return Head(row.sequence, row.hash, row.recorded_at, row.authority_version) if row is not None else None
+
+
+async def append_row(
+    connection: AsyncConnection, columns: dict[str, object], body: str, payload: str | None, salt: bytes | None, head: Head
+) -> None:
+    """Store one row and move the head, whose lock the caller holds."""
+    await connection.execute(insert(AUDIT_ROWS).values(**columns, body=body))
+    place = {name: columns[name] for name in ("tenant_id", "recorded_at", "sequence")}
+    if payload is not None:
+        await connection.execute(insert(AUDIT_PAYLOADS).values(**place, salt=salt, body=payload))
+    await connection.execute(
+        update(CHAIN_HEADS)
+        .where(CHAIN_HEADS.c.tenant_id == columns["tenant_id"])
+        .values(sequence=head.sequence, hash=head.hash, recorded_at=head.recorded_at)
+    )
+
+
+async def read_chain(connection: AsyncConnection, tenant_id: UUID, from_sequence: int) -> AsyncIterator[ChainRow]:
+    """Give the rows from a sequence on, in order, page by page.
+
+    Pages go by (recorded_at, sequence), the partitions' key: recorded_at never goes back along a chain.
+    """
+    last: tuple[datetime, int] | None = None
+    while True:
+        statement = (
+            select(AUDIT_ROWS, AUDIT_PAYLOADS.c.salt, AUDIT_PAYLOADS.c.body.label("payload"))
+            .outerjoin(
+                AUDIT_PAYLOADS,
+                and_(
+                    AUDIT_PAYLOADS.c.tenant_id == AUDIT_ROWS.c.tenant_id,
+                    AUDIT_PAYLOADS.c.recorded_at == AUDIT_ROWS.c.recorded_at,
+                    AUDIT_PAYLOADS.c.sequence == AUDIT_ROWS.c.sequence,
+                ),
+            )
+            .where(AUDIT_ROWS.c.tenant_id == tenant_id, AUDIT_ROWS.c.sequence >= from_sequence)
+            .order_by(AUDIT_ROWS.c.recorded_at, AUDIT_ROWS.c.sequence)
+            .limit(PAGE_ROWS)
+        )
+        if last is not None:
+            moment, sequence = last
+            statement = statement.where(
+                (AUDIT_ROWS.c.recorded_at > moment) | ((AUDIT_ROWS.c.recorded_at == moment) & (AUDIT_ROWS.c.sequence > sequence))
+            )
+        rows = (await connection.execute(statement)).all()
+        for row in rows:
+            yield ChainRow(row.sequence, row.previous_hash, row.hash, row.body, row.salt, row.payload)
+        if len(rows) < PAGE_ROWS:
+            return
+        last = (rows[-1].recorded_at, rows[-1].sequence)
+
+
+async def read_checkpoints(connection: AsyncConnection, tenant_id: UUID) -> list[Checkpoint]:
+    """Give a tenant's signed checkpoints, oldest first."""
+    rows = await connection.execute(
+        select(AUDIT_CHECKPOINTS).where(AUDIT_CHECKPOINTS.c.tenant_id == tenant_id).order_by(AUDIT_CHECKPOINTS.c.sequence)
+    )
+    return [Checkpoint(r.checkpoint_id, r.sequence, r.hash, r.signed_at, r.kid, r.token) for r in rows.all()]
+
+
+async def insert_checkpoint(connection: AsyncConnection, tenant_id: UUID, checkpoint: Checkpoint) -> None:
+    await connection.execute(
+        insert(AUDIT_CHECKPOINTS).values(
+            tenant_id=tenant_id,
+            checkpoint_id=checkpoint.checkpoint_id,
+            sequence=checkpoint.sequence,
+            hash=checkpoint.hash,
+            signed_at=checkpoint.signed_at,
+            kid=checkpoint.kid,
+            token=checkpoint.token,
+        )
+    )
+
+
+async def read_decision(connection: AsyncConnection, tenant_id: UUID, decision_id: UUID) -> Any | None:
+    """Give a decision's row with its audit hash and payload, or None."""
+    statement = (
+        select(DECISIONS, AUDIT_ROWS.c.hash, AUDIT_PAYLOADS.c.body.label("payload"), AUDIT_PAYLOADS.c.erased_at)
+        .join(
+            AUDIT_ROWS,
+            and_(
+                AUDIT_ROWS.c.tenant_id == DECISIONS.c.tenant_id,
+                AUDIT_ROWS.c.recorded_at == DECISIONS.c.recorded_at,
+                AUDIT_ROWS.c.sequence == DECISIONS.c.sequence,
+            ),
+        )
+        .outerjoin(
+            AUDIT_PAYLOADS,
+            and_(
+                AUDIT_PAYLOADS.c.tenant_id == DECISIONS.c.tenant_id,
+                AUDIT_PAYLOADS.c.recorded_at == DECISIONS.c.recorded_at,
+                AUDIT_PAYLOADS.c.sequence == DECISIONS.c.sequence,
+            ),
+        )
+        .where(DECISIONS.c.tenant_id == tenant_id, DECISIONS.c.decision_id == decision_id)
+    )
+    return (await connection.execute(statement)).one_or_none()

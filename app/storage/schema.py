@@ -1,0 +1,138 @@
+"""Roles and migrations: what the owner does before the service runs.
+
+Roles are cluster-wide, so they are made here under an advisory lock and never by a migration. The service's own role owns nothing: it may
+insert and read audit rows, and neither change nor delete them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from app.storage.database import driver_url, engine_url
+
+FACTS_ROLE = "placet_facts"
+SANDBOX_ROLE = "placet_sandbox"
+MIGRATIONS = Path(__file__).parents[2] / "migrations"
+
+_INSERT_ONLY = ("audit_rows", "audit_payloads", "audit_checkpoints", "call_keys", "policy_versions")
+_NO_DELETE = (
+    "tenants", "api_keys", "chain_heads", "sessions", "claims", "decisions", "rule_refusals", "accounts", "holds", "approvals",
+    "idempotency_keys",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRole:
+    """The role of DATABASE_URL; the password is only used when the role has to be made."""
+
+    name: str
+    password: str | None
+
+
+async def make_roles(owner: asyncpg.Connection, service: ServiceRole) -> None:
+    """Make the service's role and the two NOLOGIN roles where they are missing, and let the service switch to those two.
+
+    Raises:
+        asyncpg.InsufficientPrivilegeError: a role is missing and the owner may not create roles.
+    """
+    async with owner.transaction():
+        await owner.execute("SELECT pg_advisory_xact_lock(hashtext('placet.make_roles'))")
+        for role in (FACTS_ROLE, SANDBOX_ROLE):
+            if not await owner.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", role):
+                await owner.execute(f'CREATE ROLE "{role}" NOLOGIN NOINHERIT')
+        if not await owner.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", service.name):
+            secret = ""
+            if service.password is not None:
+                secret = await owner.fetchval("SELECT format(' PASSWORD %L', $1::text)", service.password)
+            name = await owner.fetchval("SELECT quote_ident($1)", service.name)
+            await owner.execute(f"CREATE ROLE {name} LOGIN NOBYPASSRLS{secret}")
+        name = await owner.fetchval("SELECT quote_ident($1)", service.name)
+        for role in (FACTS_ROLE, SANDBOX_ROLE):
+            member = await owner.fetchval(
+                "SELECT 1 FROM pg_auth_members WHERE roleid = $1::regrole AND member = $2::regrole AND set_option", role, name
+            )
+            if not member and not await _is_superuser(owner, service.name):
+                await owner.execute(f'GRANT "{role}" TO {name} WITH INHERIT FALSE, SET TRUE')
+
+
+async def _is_superuser(owner: asyncpg.Connection, role: str) -> bool:
+    return bool(await owner.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = $1", role))
+
+
+async def migrate(owner_url: str, service_name: str) -> None:
+    """Bring the schema to head and give the service's role what it needs. Safe to run by several at once."""
+    connection = await asyncpg.connect(driver_url(owner_url))
+    try:
+        await connection.execute("CREATE SCHEMA IF NOT EXISTS placet")
+        async with connection.transaction():
+            # held until the end, so that two starters don't migrate at once
+            await connection.execute("SELECT pg_advisory_xact_lock(hashtext('placet.migrate'))")
+            engine = create_async_engine(engine_url(owner_url))
+            try:
+                async with engine.begin() as migrating:
+                    await migrating.run_sync(_upgrade)
+            finally:
+                await engine.dispose()
+            await _grant(connection, service_name)
+    finally:
+        await connection.close()
+
+
+def _upgrade(connection: Connection) -> None:
+    config = alembic_config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def alembic_config() -> Config:
+    """Give the Alembic configuration, without a file: the folder of the migrations is all that there is to say."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def head_revision() -> str | None:
+    """Give the newest revision that this program knows."""
+    return ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
+async def _grant(owner: asyncpg.Connection, service_name: str) -> None:
+    name = await owner.fetchval("SELECT quote_ident($1)", service_name)
+    statements = [
+        f"GRANT USAGE ON SCHEMA placet TO {name}",
+        "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA placet FROM PUBLIC",
+        f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA placet TO {name}",
+        f"GRANT SELECT ON placet.schema_version TO {name}",
+        *(f"GRANT SELECT, INSERT ON placet.{table} TO {name}" for table in _INSERT_ONLY),
+        *(f"GRANT SELECT, INSERT, UPDATE ON placet.{table} TO {name}" for table in _NO_DELETE),
+    ]
+    for statement in statements:
+        await owner.execute(statement)
+
+
+async def protect_what_rollback_cannot_undo(superuser: asyncpg.Connection) -> None:
+    """Take from PUBLIC the functions whose effect a rollback leaves behind (session locks, notifications, large objects).
+
+    Only a superuser may; on a server of one's own the checklist names it instead.
+    """
+    rows = await superuser.fetch(
+        "SELECT oid::regprocedure::text AS signature FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace AND"
+        " (proname LIKE 'pg_advisory_lock%' OR proname LIKE 'pg_try_advisory_lock%' OR proname = 'pg_notify' OR proname LIKE 'lo\\_%')"
+    )
+    async with superuser.transaction():
+        for row in rows:
+            await superuser.execute(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{row['signature']} FROM PUBLIC")
+
+
+def migrate_blocking(owner_url: str, service_name: str) -> None:
+    """Do `migrate` from a program that has no event loop."""
+    asyncio.run(migrate(owner_url, service_name))

@@ -1,0 +1,40 @@
+-- The shop's own tables, as a state database has them. Idempotent. Run by the owner; the roles exist already.
+-- Every row belongs to a tenant (its name), and every key begins with it.
+CREATE SCHEMA IF NOT EXISTS shop;
+
+CREATE TABLE IF NOT EXISTS shop.customers (
+    tenant text NOT NULL,
+    customer_id text NOT NULL,
+    name text NOT NULL,
+    complaints integer NOT NULL DEFAULT 0 CHECK (complaints >= 0), -- of the last year
+    PRIMARY KEY (tenant, customer_id)
+);
+
+CREATE TABLE IF NOT EXISTS shop.orders (
+    tenant text NOT NULL,
+    order_id text NOT NULL,
+    customer_id text NOT NULL,
+    status text NOT NULL CHECK (status IN ('new', 'paid', 'shipped', 'delivered', 'cancelled', 'refunded', 'chargeback')),
+    currency text NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
+    paid_minor bigint NOT NULL CHECK (paid_minor >= 0),
+    refunded_minor bigint NOT NULL DEFAULT 0 CHECK (refunded_minor >= 0),
+    PRIMARY KEY (tenant, order_id),
+    FOREIGN KEY (tenant, customer_id) REFERENCES shop.customers (tenant, customer_id)
+);
+
+-- no identity column: a dry run would consume its values although it is rolled back
+CREATE TABLE IF NOT EXISTS shop.refunds (
+    tenant text NOT NULL,
+    refund_id uuid NOT NULL DEFAULT uuidv7(),
+    order_id text NOT NULL,
+    amount_minor bigint NOT NULL CHECK (amount_minor > 0),
+    currency text NOT NULL,
+    PRIMARY KEY (tenant, refund_id),
+    FOREIGN KEY (tenant, order_id) REFERENCES shop.orders (tenant, order_id)
+);
+
+REVOKE ALL ON SCHEMA shop FROM PUBLIC;
+GRANT USAGE ON SCHEMA shop TO placet_facts, placet_sandbox;
+GRANT SELECT ON shop.customers, shop.orders, shop.refunds TO placet_facts;
+GRANT SELECT, UPDATE (refunded_minor) ON shop.orders TO placet_sandbox;
+GRANT SELECT, INSERT (tenant, order_id, amount_minor, currency) ON shop.refunds TO placet_sandbox;
