@@ -19,6 +19,8 @@ program = typer.Typer(
 )
 policy = typer.Typer(help="Work on a policy bundle.", no_args_is_help=True)
 program.add_typer(policy, name="policy")
+audit = typer.Typer(help="Look at the audit chain.", no_args_is_help=True)
+program.add_typer(audit, name="audit")
 
 
 def main() -> None:
@@ -70,6 +72,22 @@ def validate(
             complain(str(fault))
         raise typer.Exit(1) from None
     typer.echo(f"{compiled.name} is valid: {len(compiled.tools)} tools ({', '.join(sorted(compiled.tools))}), digest {compiled.digest}")
+
+
+@audit.command()
+def verify(
+    tenants: Annotated[list[str] | None, typer.Argument(metavar="[TENANT]...", help="their names; by default all tenants")] = None,
+) -> None:
+    """Check every audit row against the chain and its signed checkpoints; the first broken row is named, and the exit code is 1."""
+    from app.api.audit import verification_document
+    from app.domain.canonical import canonical
+    from app.launcher import verifying
+
+    reports = verifying.verify(load_settings(), tenants or [])
+    for report in reports:
+        typer.echo(canonical(verification_document(report)))
+    if not all(report.verification.verified for report in reports):
+        raise typer.Exit(1)
 
 
 def complain(text: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import structlog
 from fastapi import FastAPI
@@ -18,6 +18,7 @@ from app.api.tool_calls import ROUTE, CheckRoute
 from app.engine.authority import PLATFORM_TENANT, Authority
 from app.engine.change_authority import AuthorityWriter
 from app.engine.check_tool_call import ToolCallChecker
+from app.engine.checkpoints import Checkpoints, load_signing_key
 from app.engine.clock import Clock
 from app.engine.read_back import Reader
 from app.engine.readiness import Readiness
@@ -29,6 +30,7 @@ from app.storage.schema import head_revision
 from app.telemetry import Metrics, configure_logging
 
 PARTITIONS_EVERY_S = 6 * 3600
+CHECKPOINTS_EVERY_S = 60
 
 _log = structlog.get_logger(__name__)
 
@@ -42,29 +44,34 @@ def create_app(settings: Settings) -> FastAPI:
     database = Database(url)
     metrics = Metrics.from_environment(os.environ)
     authority = Authority(database, clock)
+    assert settings.folders.data is not None, "the launcher gives every worker the data folder"
+    checkpoints = Checkpoints(database, clock, load_signing_key(settings.folders.data))
     services = Services(
         authority=authority,
         checker=ToolCallChecker(authority, clock, url, metrics),
         writer=AuthorityWriter(database, clock),
-        reader=Reader(database),
+        reader=Reader(database, checkpoints),
         recorder=RefusalRecorder(database, clock),
         readiness=Readiness(database, head_revision(), single_role=settings.database.single_role),
         metrics=metrics,
     )
-    return build_app(services, database)
+    return build_app(services, database, checkpoints)
 
 
-def build_app(services: Services, database: Database) -> FastAPI:
+def build_app(services: Services, database: Database, checkpoints: Checkpoints) -> FastAPI:
     """Put the routes together over given services."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         services.checker.lanes.start()
-        keeper = asyncio.create_task(_keep_partitions(database))
+        keepers = (
+            asyncio.create_task(_repeat(PARTITIONS_EVERY_S, lambda: _make_partitions(database), "partitions_not_made")),
+            asyncio.create_task(_repeat(CHECKPOINTS_EVERY_S, lambda: _sign(services.authority, checkpoints), "checkpoint_not_signed")),
+        )
         yield
-        keeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeper
+        for keeper in keepers:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
         await services.checker.lanes.close()
         await database.close()
 
@@ -79,12 +86,21 @@ def build_app(services: Services, database: Database) -> FastAPI:
     return application
 
 
-async def _keep_partitions(database: Database) -> None:
-    """Make next months' partitions in time; a failure is only a late try, readiness says so long before it matters."""
+async def _make_partitions(database: Database) -> None:
+    async with database.transaction([PLATFORM_TENANT]) as connection:
+        await ensure_partitions(connection)
+
+
+async def _sign(authority: Authority, checkpoints: Checkpoints) -> None:
+    for tenant in authority.known_tenants():
+        await checkpoints.sign(tenant.tenant_id, tenant.name)
+
+
+async def _repeat(every_s: float, work: Callable[[], Awaitable[None]], failed: str) -> None:
+    """Do `work` now and then; a failure is only a late try: readiness and the verification say so."""
     while True:
-        await asyncio.sleep(PARTITIONS_EVERY_S)
+        await asyncio.sleep(every_s)
         try:
-            async with database.transaction([PLATFORM_TENANT]) as connection:
-                await ensure_partitions(connection)
+            await work()
         except Exception as error:  # isolation: the task has to live as long as the worker
-            _log.warning("partitions_not_made", error=type(error).__name__)
+            _log.warning(failed, error=type(error).__name__)

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Depends
 
 from app.api.access import principal_with
 from app.api.services import Services
-from app.domain.audit_chain import Verification
 from app.domain.tool_call import Principal, Role
+from app.engine.clock import rfc3339
+from app.engine.verify_chain import ChainReport
 
 
 def routes(services: Services) -> APIRouter:
@@ -18,20 +19,32 @@ def routes(services: Services) -> APIRouter:
 
     @router.get("/audit/verification", summary="Verify the audit chain")
     async def verification(principal: Annotated[Principal, Depends(auditor)]) -> dict[str, object]:
-        return verification_document(principal.tenant, await services.reader.verification(principal.tenant_id))
+        return verification_document(await services.reader.verification(principal.tenant_id))
 
     return router
 
 
-def verification_document(chain: str, found: Verification) -> dict[str, object]:
+def verification_document(report: ChainReport) -> dict[str, object]:
     """Give the verification as API.md 4 shows it."""
+    found = report.verification
     document: dict[str, object] = {
-        "chain": chain,
+        "chain": report.chain,
         "from_sequence": 1,
         "until_sequence": found.head.sequence + 1,
         "rows": found.rows,
         "verified": found.verified,
         "head": {"sequence": found.head.sequence, "hash": found.head.hash},
+        "checkpoints": [
+            {
+                "checkpoint_id": str(each.checkpoint_id),
+                "sequence": each.sequence,
+                "hash": each.hash,
+                "signed_at": rfc3339(each.signed_at),
+                "kid": each.kid,
+                "valid": valid,
+            }
+            for each, valid in report.checkpoints
+        ],
     }
     broken = found.first_broken
     if broken is not None:

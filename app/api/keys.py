@@ -1,4 +1,5 @@
-"""`/tenants` and `/keys`: operators make tenants and keys. The platform's operator may name another tenant; everybody else acts in their own."""
+"""`/tenants` and `/keys`: operators make tenants and keys. The platform's operator may name another tenant; everybody else acts in
+their own."""
 
 from __future__ import annotations
 

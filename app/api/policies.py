@@ -21,7 +21,9 @@ class PolicyRequest(BaseModel):
     """A bundle: its files by their path in it, as text."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    files: Annotated[dict[str, str], Field(min_length=1, max_length=200, examples=[{"bundle.yaml": "bundle: …", "tools/refund.yaml": "tool: refund …"}])]
+    files: Annotated[
+        dict[str, str], Field(min_length=1, max_length=200, examples=[{"bundle.yaml": "bundle: …", "tools/refund.yaml": "tool: refund …"}])
+    ]
 
 
 class StoredPolicyAnswer(BaseModel):

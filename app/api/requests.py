@@ -1,7 +1,7 @@
 """Counts and records the requests of the ordinary routes; the check route does both itself.
 
-A refused request of an authenticated key leaves an audit row (SPEC S10.1). Where that can't be written the answer is 503: a refusal that can't be
-recorded is not given.
+A refused request of an authenticated key leaves an audit row (SPEC S10.1). Where that can't be written the answer is 503: a refusal
+that can't be recorded is not given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`POST /tool-calls/check` as a plain ASGI endpoint: the framework's own request machinery costs more than a decision.
 
-The order is: key, body, envelope, decision. The answer's schema still comes from the models in `envelope`; a problem on this route always says
-that nothing may run. No rule and no SQL here.
+The order is: key, body, envelope, decision. The answer's schema still comes from the models in `envelope`; a problem on this route
+always says that nothing may run. No rule and no SQL here.
 """
 
 from __future__ import annotations

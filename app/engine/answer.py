@@ -98,9 +98,7 @@ def approval_document(approval: Approval) -> dict[str, object]:
     }
 
 
-def finished_hint(
-    verdict: Verdict, attempts: Attempts | None, suggestion: Suggestion | None, approval: Approval | None
-) -> FixHint | None:
+def finished_hint(verdict: Verdict, attempts: Attempts | None, suggestion: Suggestion | None, approval: Approval | None) -> FixHint | None:
     """Complete a refusal's hint: the attempts that are left, the verified suggestion, the approval to wait for."""
     if verdict.refused is None:
         return None
@@ -181,9 +179,8 @@ def _layer(layer: LayerResult) -> dict[str, object]:
 
 def _check(check: Check) -> dict[str, object]:
     document: dict[str, object] = {"name": check.name, "outcome": check.outcome.value}
-    for name, value in (("reason", check.reason), ("field", check.field), ("fact", check.fact), ("message", check.message)):
-        if value is not None:
-            document[name] = value
+    texts = (("reason", check.reason), ("field", check.field), ("fact", check.fact), ("message", check.message))
+    document |= {name: value for name, value in texts if value is not None}
     if check.actual is not ABSENT:
         document["actual"] = check.actual
     if check.expected is not ABSENT:

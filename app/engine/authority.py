@@ -1,6 +1,7 @@
 """What a worker remembers of keys and policies, and how it learns that it is old.
 
-Nothing here decides alone: a decision counts only when its transaction has found each tenant's authority_version unchanged, before it reads and
+Nothing here decides alone: a decision counts only when its transaction has found each tenant's authority_version unchanged, before it
+reads and
 once more under the chain head's lock. A key that was revoked or a policy that was replaced is therefore gone with the commit that did it.
 """
 
@@ -113,6 +114,10 @@ class Authority:
     def of(self, tenant_id: UUID) -> TenantAuthority:
         """Give what is remembered of a tenant whose key was just authenticated."""
         return self._tenants[tenant_id]
+
+    def known_tenants(self) -> tuple[TenantAuthority, ...]:
+        """Give the tenants that this worker has served, as they are remembered."""
+        return tuple(self._tenants.values())
 
     async def refresh(self, tenants: Iterable[UUID]) -> None:
         """Learn the authority of `tenants` anew; their keys are asked for again one by one."""

@@ -65,7 +65,18 @@ def link(tenant_id: UUID, chain: str, head: Head, event: Event, salt: bytes) -> 
         "hash": row_hash,
         "subject": event.subject,
     }
-    for name in ("session_id", "task_id", "tool", "resources", "decision_id", "approval_id", "decision", "reason", "refused_by", "risk_score"):
+    for name in (
+        "session_id",
+        "task_id",
+        "tool",
+        "resources",
+        "decision_id",
+        "approval_id",
+        "decision",
+        "reason",
+        "refused_by",
+        "risk_score",
+    ):
         columns[name] = event.facts.get(name)
     columns["policy_version"] = event.facts.get("policy_version")
     after = Head(sequence, row_hash, recorded_at, head.authority_version)

@@ -1,7 +1,8 @@
-"""The one module that writes authority: tenants, keys, policy versions. Every change is an audit row with who made it, in the same transaction.
+"""The one module that writes authority: tenants, keys, policy versions. Every change is an audit row with who made it, in the same
+transaction.
 
-Locks: the changed rows first, the tenant's chain head last. Under the head's lock the authority's version is raised, so that every decision that
-hasn't committed yet is made again under the new authority.
+Locks: the changed rows first, the tenant's chain head last. Under the head's lock the authority's version is raised, so that every
+decision that hasn't committed yet is made again under the new authority.
 """
 
 from __future__ import annotations
@@ -173,7 +174,14 @@ class AuthorityWriter:
             old = await self._key(connection, tenant_id, key_id)
             if old.revoked_at is not None or old.expires_at <= now:
                 raise Conflict("key_not_active", "this key was revoked or has expired; make a new one instead")
-            new = replace(old, key_id=self._clock.new_id(), created_at=now, created_by=actor.subject, expires_at=now + (old.expires_at - old.created_at), bootstrap=False)
+            new = replace(
+                old,
+                key_id=self._clock.new_id(),
+                created_at=now,
+                created_by=actor.subject,
+                expires_at=now + (old.expires_at - old.created_at),
+                bootstrap=False,
+            )
             await stored.insert_key(connection, new, hash_of(token))
             await stored.end_key(connection, tenant_id, key_id, revoked_at=None, expires_at=min(old.expires_at, now + overlap))
             facts = {"change": "key.rotated", "key_id": str(key_id), "new_key_id": str(new.key_id), "subject": old.subject}
@@ -223,7 +231,17 @@ class AuthorityWriter:
     async def _store_key(self, actor: Actor, tenant_id: UUID, spec: KeySpec, token: str, *, bootstrap: bool) -> MadeKey:
         now = self._clock.now()
         key = KeyRow(
-            tenant_id, self._clock.new_id(), spec.subject, spec.owner, tuple(spec.roles), spec.segments, bootstrap, actor.subject, now, now + spec.lifetime, None
+            tenant_id,
+            self._clock.new_id(),
+            spec.subject,
+            spec.owner,
+            tuple(spec.roles),
+            spec.segments,
+            bootstrap,
+            actor.subject,
+            now,
+            now + spec.lifetime,
+            None,
         )
         async with self._database.transaction([tenant_id]) as connection:
             if await stored.read_tenant(connection, tenant_id) is None:

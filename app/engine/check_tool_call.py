@@ -1,7 +1,7 @@
 """The use case of `POST /tool-calls/check`: from a parsed call to its stored decision. All control flow of a decision is here.
 
-The order of the transaction is docs/transaction.md: claim → lock accounts → read → try → decide in arrival order → lock heads → write → COMMIT →
-answer. Rules live in `guards`, SQL in `storage`; nothing is answered before COMMIT.
+The order of the transaction is docs/transaction.md: claim → lock accounts → read → try → decide in arrival order → lock heads → write
+→ COMMIT → answer. Rules live in `guards`, SQL in `storage`; nothing is answered before COMMIT.
 """
 
 from __future__ import annotations

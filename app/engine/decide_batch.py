@@ -1,4 +1,5 @@
-"""One decision transaction, from claim to COMMIT (docs/transaction.md). The only caller is the lane; the only SQL is in storage/decision_batch."""
+"""One decision transaction, from claim to COMMIT (docs/transaction.md). The only caller is the lane; the only SQL is in
+storage/decision_batch."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import asyncpg
 from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
 from app.engine.clock import Clock
-from app.engine.dry_runs import TIMED_OUT, dry_run_ask, dry_run_of
+from app.engine.dry_runs import TIMED_OUT, VALUE_MISSING, dry_run_ask, dry_run_of
 from app.engine.ledger import Ledger, Place, loop_limit_of, loop_task
 from app.engine.prepare_call import Work, facts_wanted, history_key, needs_state
 from app.engine.record_decisions import Decided, record, replayed_answer
@@ -24,7 +25,6 @@ from app.guards.pipeline import Verdict, decide, passes_semantic
 from app.storage import decision_batch as stored
 from app.storage.database import BatchConnection
 
-READS_MAX = 2
 NOT_READ = FactsRead({}, TIMED_OUT)
 NOTHING_READ = FactsRead({})
 
@@ -50,7 +50,9 @@ class Findings:
     dry_run_us: int = 0
 
 
-async def decide_batch(connection: BatchConnection, works: Sequence[Work], clock: Clock, slow_down: SlowDown) -> list[Decided | CheckAnswer]:
+async def decide_batch(
+    connection: BatchConnection, works: Sequence[Work], clock: Clock, slow_down: SlowDown
+) -> list[Decided | CheckAnswer]:
     """Decide `works` in their order in one transaction; for each the new decision, or the stored answer that is replayed.
 
     Raises:
@@ -104,26 +106,38 @@ async def _find(transaction: asyncpg.Connection, works: Sequence[Work], ledger: 
     started = perf_counter_ns()
     await _read(transaction, todo, findings, slow_down)
     findings.facts_us = (perf_counter_ns() - started) // 1000
-    asks = []
+    await _try_effects(transaction, todo, ledger, findings, slow_down)
+    return findings
+
+
+async def _try_effects(
+    transaction: asyncpg.Connection, todo: Mapping[int, Work], ledger: Ledger, findings: Findings, slow_down: SlowDown
+) -> None:
+    asks: list[stored.DryRunAsk] = []
     for index, work in todo.items():
         prepared = work.prepared
         if prepared is None or prepared.refused is not None or Layer.SANDBOX not in prepared.context.tool.layers:
             continue
         first = ledger.evidence(index, work, findings.read, findings.facts.get(index, NOTHING_READ), None, 0, 0)
         if passes_semantic(prepared, first):
-            asks.append(dry_run_ask(index, prepared, first, work.principal.tenant))
-    if asks:
-        started = perf_counter_ns()
-        tried = await stored.dry_run(transaction, [ask for ask in asks if isinstance(ask, stored.DryRunAsk)])
-        findings.dry_run_us = (perf_counter_ns() - started) // 1000
-        for ask in asks:
-            if isinstance(ask, int):
-                findings.dry_runs[ask] = DryRun(failed="22004")
-                continue
-            findings.dry_runs[ask.index] = dry_run_of(tried.get(ask.index))
-            if tried.get(ask.index, {}).get("failed") == TIMED_OUT:
-                slow_down(works[ask.index].call.tool)
-    return findings
+            ask = dry_run_ask(index, prepared, first, work.principal.tenant)
+            if ask is None:
+                findings.dry_runs[index] = DryRun(failed=VALUE_MISSING)
+            else:
+                asks.append(ask)
+    if not asks:
+        return
+    started = perf_counter_ns()
+    tried = dict(await stored.dry_run(transaction, asks))
+    slow = {todo[index].call.tool for index, found in tried.items() if found.get("failed") == TIMED_OUT}
+    missed = [ask for ask in asks if ask.index not in tried and todo[ask.index].call.tool not in slow]
+    if missed:
+        tried |= await stored.dry_run(transaction, missed)
+    findings.dry_run_us = (perf_counter_ns() - started) // 1000
+    for ask in asks:
+        findings.dry_runs[ask.index] = dry_run_of(tried.get(ask.index))
+    for tool in slow | {todo[index].call.tool for index, found in tried.items() if found.get("failed") == TIMED_OUT}:
+        slow_down(tool)
 
 
 async def _read(transaction: asyncpg.Connection, todo: Mapping[int, Work], findings: Findings, slow_down: SlowDown) -> None:
@@ -143,23 +157,22 @@ async def _read(transaction: asyncpg.Connection, todo: Mapping[int, Work], findi
             history.append(stored.HistoryAsk(index, query.name, work.principal.tenant_id, key, since, query.statuses))
         wanted = facts_wanted(work)
         if wanted is None:
-            findings.facts[index] = FactsRead({}, "22004")
+            findings.facts[index] = FactsRead({}, VALUE_MISSING)
         elif wanted:
             facts.append(stored.FactsAsk(index, work.principal.tenant, wanted))
     if not (history or refusals or facts):
         return
     findings.read = await stored.read_facts(transaction, history, refusals, facts)
     found = dict(findings.read.facts)
-    for _ in range(READS_MAX - 1):
-        missed = [ask for ask in facts if ask.index not in found]
-        if not missed:
-            break
+    slow = {todo[index].call.tool for index, each in found.items() if each.failed == TIMED_OUT}
+    missed = [ask for ask in facts if ask.index not in found and todo[ask.index].call.tool not in slow]
+    if missed:  # what stood behind a call that timed out; calls of its tool aren't worth another wait
         found |= (await stored.read_facts(transaction, (), (), missed)).facts
     for ask in facts:
         each = found.get(ask.index)
         findings.facts[ask.index] = FactsRead(each.rows, each.failed) if each is not None else NOT_READ
-        if each is not None and each.failed == TIMED_OUT:
-            slow_down(todo[ask.index].call.tool)
+    for tool in slow | {todo[index].call.tool for index, each in found.items() if each.failed == TIMED_OUT}:
+        slow_down(tool)
 
 
 def _decide_one(index: int, work: Work, place: Place, ledger: Ledger, findings: Findings, clock: Clock) -> Decided:

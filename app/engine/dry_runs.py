@@ -15,16 +15,19 @@ from app.storage import decision_batch as stored
 TIMED_OUT = "57014"
 """The SQLSTATE of a statement that was cancelled: what wasn't reached counts as it, and may be tried again."""
 
+VALUE_MISSING = "22004"
+"""The SQLSTATE of a null where none is allowed: a bind has no value."""
 
-def dry_run_ask(index: int, prepared: Prepared, evidence: Evidence, tenant: str) -> stored.DryRunAsk | int:
-    """Give a call's effects with their values, or the index alone where a value isn't there."""
+
+def dry_run_ask(index: int, prepared: Prepared, evidence: Evidence, tenant: str) -> stored.DryRunAsk | None:
+    """Give a call's effects with their values, or None where a value isn't there."""
     plan = prepared.context.tool.sandbox
     assert plan is not None and prepared.bindings is not None
     bindings = effect_bindings(prepared, evidence)
     try:
         binds = tuple(statement_values(effect.statement, bindings, tenant) for effect in plan.effects)
     except ExpressionFailed:
-        return index
+        return None
     return stored.DryRunAsk(index, tenant, tuple(effect.statement.sql for effect in plan.effects), binds)
 
 

@@ -1,7 +1,7 @@
 """Lanes: calls that arrive while a batch is in flight form the next one (no timer), each lane on a connection of its own.
 
-A lane never loses a call: each gets an answer or an exception. A batch that fails is cut in halves until the call that breaks it stands alone;
-a batch that hangs is given up with its connection. A tool whose facts or effects time out goes to a slow lane for a while.
+A lane never loses a call: each gets an answer or an exception. A batch that fails is cut in halves until the call that breaks it
+stands alone; a batch that hangs is given up with its connection. A tool whose facts or effects time out goes to a slow lane for a while.
 """
 
 from __future__ import annotations
@@ -206,4 +206,3 @@ def _is_outage(failure: Exception) -> bool:
         return True
     state = getattr(failure, "sqlstate", None) or ""
     return isinstance(failure, asyncpg.PostgresError) and (state[:2] in ("08", "53", "57") or state in _RETRY_STATES)
-

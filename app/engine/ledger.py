@@ -65,7 +65,9 @@ class Ledger:
     def balance(self, place: tuple[UUID, str]) -> Balance:
         return self._balances[place]
 
-    def evidence(self, index: int, work: Work, read: Read, facts: FactsRead, dry_run: DryRun | None, facts_us: int, dry_us: int) -> Evidence:
+    def evidence(
+        self, index: int, work: Work, read: Read, facts: FactsRead, dry_run: DryRun | None, facts_us: int, dry_us: int
+    ) -> Evidence:
         """Put together what a call is decided by, with what this batch decided before it."""
         history: dict[str, int] = {}
         assert work.prepared is not None

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from app.domain.canonical import canonical
-from app.domain.decision import ABSENT, LayerResult, Layer
+from app.domain.decision import ABSENT, Layer, LayerResult
 from app.domain.json_pointer import value_at
 from app.domain.scope import Entry
 from app.domain.tool_call import Principal, ToolCall

@@ -9,10 +9,11 @@ from uuid import UUID
 
 import jiter
 
-from app.domain.audit_chain import START, ChainPoint, StoredPayload, StoredRow, Verification, verify
 from app.domain.errors import NotFound
 from app.domain.tool_call import Principal, Role
 from app.engine.authority import PLATFORM_TENANT
+from app.engine.checkpoints import Checkpoints
+from app.engine.verify_chain import ChainReport, verify_chain
 from app.storage import audit
 from app.storage import authority as stored
 from app.storage.authority import KeyRow, PolicyRow
@@ -29,8 +30,9 @@ class StoredDecision:
 
 
 class Reader:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, checkpoints: Checkpoints) -> None:
         self._database = database
+        self._checkpoints = checkpoints
 
     async def decision(self, principal: Principal, decision_id: UUID) -> StoredDecision:
         """Give a decision of the principal's tenant; an agent sees its own only.
@@ -61,14 +63,6 @@ class Reader:
         async with self._database.transaction([PLATFORM_TENANT]) as connection:
             return await stored.tenant_of_name(connection, name)
 
-    async def verification(self, tenant_id: UUID) -> Verification:
-        """Check a tenant's whole chain against its head."""
-        rows: list[StoredRow] = []
-        async with self._database.transaction([tenant_id]) as connection:
-            head = await audit.read_head(connection, tenant_id)
-            if head is None:
-                raise NotFound("there is no such tenant")
-            async for row in audit.read_chain(connection, tenant_id, 1):
-                payload = StoredPayload(row.salt, row.payload) if row.salt is not None and row.payload is not None else None
-                rows.append(StoredRow(row.sequence, row.previous_hash, row.hash, row.body, payload))
-        return verify(rows, START, [ChainPoint(head.sequence, head.hash)] if head.sequence else [])
+    async def verification(self, tenant_id: UUID) -> ChainReport:
+        """Check a tenant's whole chain against its head and checkpoints."""
+        return await verify_chain(self._database, self._checkpoints, tenant_id)

@@ -1,4 +1,5 @@
-"""Whether this worker can decide: database, migrations at head, roles, the next partition, a served policy, and the real function (SPEC S11.4)."""
+"""Whether this worker can decide: database, migrations at head, roles, the next partition, a served policy, and the real function
+(SPEC S11.4)."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ class Readiness:
             return ReadinessReport({"database": "can't be reached"})
         checks = {"database": "ok"}
         checks["migrations"] = "ok" if found.revision == self._head else f"at {found.revision}, not {self._head}: run `placet migrate`"
-        checks["role"] = "ok" if self._single_role or not found.too_powerful else "the service's role owns tables, bypasses row level security or is a superuser"
+        checks["role"] = (
+            "ok"
+            if self._single_role or not found.too_powerful
+            else "the service's role owns tables, bypasses row level security or is a superuser"
+        )
         checks["partitions"] = "ok" if found.next_partitions else "next month's partitions are missing: run `placet migrate`"
         checks["policy"] = "ok" if found.policy_loaded else "no policy is active on the platform"
         checks["functions"] = "ok" if found.functions_work else "the decision functions don't answer"

@@ -86,9 +86,7 @@ def _record_one(write: BatchWrite, each: Decided, head: Head, clock: Clock) -> H
     accounts = work.prepared.accounts if work.prepared is not None else NO_ACCOUNTS
     limits = limits_document(work.prepared, each.balances, accounts, each.attempts)
     policy_version = work.authority.policy_version
-    document = answer_document(
-        verdict, each.decision_id, work.now, policy_version, call.arguments, each.hold_ids, limits, hint, approval
-    )
+    document = answer_document(verdict, each.decision_id, work.now, policy_version, call.arguments, each.hold_ids, limits, hint, approval)
     text = canonical(document)
     event = Event(
         EVENT,

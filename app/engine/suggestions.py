@@ -1,4 +1,5 @@
-"""Verifies suggested arguments with the same layers: a suggestion is shown only if no layer refuses it, with the decision that it would get."""
+"""Verifies suggested arguments with the same layers: a suggestion is shown only if no layer refuses it, with the decision that it
+would get."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ async def verify_suggestions(transaction: asyncpg.Connection, decided: Sequence[
         each.evidence = ledger.evidence(index, each.work, read, each.decided.evidence.facts, None, 0, 0)
         if Layer.SANDBOX in prepared.context.tool.layers and passes_semantic(prepared, each.evidence):
             ask = dry_run_ask(index, prepared, each.evidence, each.work.principal.tenant)
-            if isinstance(ask, stored.DryRunAsk):
+            if ask is not None:
                 dry_runs.append(ask)
     tried = await stored.dry_run(transaction, dry_runs) if dry_runs else {}
     for index, each in enumerate(tries):

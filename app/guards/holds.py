@@ -97,7 +97,13 @@ def check_holds(context: CallContext, bindings: Bindings, accounts: Accounts, ba
             if each.budget.on_exceed == "deny":
                 return _refuse(check, DenialClass.BUDGET)
             asked = asked or Check(
-                shown, Outcome.NEEDS_USER, check.reason, fact=check.fact, actual=check.actual, expected=check.expected, message=check.message
+                shown,
+                Outcome.NEEDS_USER,
+                check.reason,
+                fact=check.fact,
+                actual=check.actual,
+                expected=check.expected,
+                message=check.message,
             )
             continue
         checks.append(Check(shown, Outcome.ACCEPTED))
@@ -168,7 +174,13 @@ def _escaped(part: str) -> str:
 def _exceeded(name: str, reason: Reason, wanted: Quantity, left: Quantity) -> Check:
     message = f"{wanted.text()} is more than what is left there: {left.text()}"
     return Check(
-        name, Outcome.DENIED, reason, fact=f"{name}.remaining", actual=wanted.as_number(), expected={"maximum": left.as_number()}, message=message
+        name,
+        Outcome.DENIED,
+        reason,
+        fact=f"{name}.remaining",
+        actual=wanted.as_number(),
+        expected={"maximum": left.as_number()},
+        message=message,
     )
 
 

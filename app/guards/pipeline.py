@@ -1,7 +1,7 @@
 """The walk through the layers: static → scope, and with the evidence read, semantic → sandbox → risk → holds (SPEC S3.3).
 
-Pure: the same call, policy and evidence give the same verdict. The first refusal ends the walk; a layer that isn't needed isn't entered; and
-what needs a person goes on until every layer that could refuse outright has spoken.
+Pure: the same call, policy and evidence give the same verdict. The first refusal ends the walk; a layer that isn't needed isn't
+entered; and what needs a person goes on until every layer that could refuse outright has spoken.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ def prepare(context: CallContext, requested: tuple[Entry, ...] | None) -> Prepar
     except TemplateFailed:
         refused = _hold_without_name()
         return Prepared(context, (*layers, refused.result), refused.refused, need=scope.need)
-    return Prepared(
-        context, tuple(layers), None, static.bindings, accounts, scope.need, scope.rests_on, scope.cuts, scope.needs_approval
-    )
+    return Prepared(context, tuple(layers), None, static.bindings, accounts, scope.need, scope.rests_on, scope.cuts, scope.needs_approval)
 
 
 def passes_semantic(prepared: Prepared, evidence: Evidence) -> bool:
@@ -135,7 +133,16 @@ def decide(prepared: Prepared, evidence: Evidence) -> Verdict:
     if held.verdict.refused is not None:
         return _refusal(prepared, layers, held.verdict.refused, side_effects, risk, score)
     return Verdict(
-        Decision.ACCEPTED, Reason.WITHIN_POLICY, tuple(layers), None, held.holds, side_effects, risk, score, prepared.need, prepared.rests_on
+        Decision.ACCEPTED,
+        Reason.WITHIN_POLICY,
+        tuple(layers),
+        None,
+        held.holds,
+        side_effects,
+        risk,
+        score,
+        prepared.need,
+        prepared.rests_on,
     )
 
 

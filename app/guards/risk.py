@@ -87,7 +87,13 @@ def _judge(score: Decimal, threshold: Threshold) -> LayerVerdict:
         expected: Mapping[str, object] = {"exclusiveMaximum": normalise_number(threshold.deny_at)}
         check = Check("deny_at", Outcome.DENIED, Reason.RISK_TOO_HIGH, fact="risk.score", actual=actual, expected=expected, message=message)
         hint = FixHint(
-            DenialClass.RISK, Retryable.AFTER_CHANGE, message, NextAction(NextActionKind.STOP), fact="risk.score", actual=actual, expected=expected
+            DenialClass.RISK,
+            Retryable.AFTER_CHANGE,
+            message,
+            NextAction(NextActionKind.STOP),
+            fact="risk.score",
+            actual=actual,
+            expected=expected,
         )
         refused = Refused(Decision.DENIED, Layer.RISK, Reason.RISK_TOO_HIGH, hint, "deny_at")
         return LayerVerdict(LayerResult(Layer.RISK, Outcome.DENIED, (check,)), refused)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from app.domain.decision import ABSENT, Check, Decision, Layer, Outcome, Reason
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from app.domain.json_pointer import value_at, with_value
 from app.domain.quantity import Quantity
 from app.domain.redaction import shown
 from app.guards.context import Refused
-from app.domain.json_pointer import value_at, with_value
 from app.policy.expressions import Bindings, ExpressionFailed
 from app.policy.model import Refusal, Rule
 from app.policy.templates import Template, TemplateFailed

@@ -29,7 +29,8 @@ from app.policy.templates import TemplateFailed
 
 @dataclass(frozen=True, slots=True)
 class GrantVerdict:
-    """The layer's verdict. `needs_approval`: the need is covered, but only by grants that want a person; the walk goes on to that answer."""
+    """The layer's verdict. `needs_approval`: the need is covered, but only by grants that want a person; the walk goes on to that
+    answer."""
 
     verdict: LayerVerdict
     need: Entry | None = None
@@ -43,7 +44,9 @@ def check_scope(context: CallContext, bindings: Bindings, requested: tuple[Entry
     try:
         need = need_of(context, bindings)
     except (ScopeError, TemplateFailed):
-        message = "the arguments name a resource that can't exist: an id is one plain name without `*`, `/`, dots alone or control characters"
+        message = (
+            "the arguments name a resource that can't exist: an id is one plain name without `*`, `/`, dots alone or control characters"
+        )
         return GrantVerdict(_deny("resource", Reason.NOT_GRANTED, message, None))
     grants = [grant for grant in context.policy.grants if _is_for(grant, context)]
     permits = [NamedEntry(g.name, entry, g.needs_approval) for g in grants if g.permit for entry in g.scope]
@@ -128,9 +131,7 @@ def _refuse(context: CallContext, need: Entry, verdict: ScopeVerdict) -> GrantVe
     return GrantVerdict(_deny(name, reason, message, field, actual, expected), need, (), (cut,))
 
 
-def _deny(
-    name: str, reason: Reason, message: str, field: str | None, actual: object = ABSENT, expected: object = ABSENT
-) -> LayerVerdict:
+def _deny(name: str, reason: Reason, message: str, field: str | None, actual: object = ABSENT, expected: object = ABSENT) -> LayerVerdict:
     check = Check(name, Outcome.DENIED, reason, field=field, actual=actual, expected=expected, message=message)
     action = NextAction(NextActionKind.CALL_AGAIN if field is not None else NextActionKind.STOP)
     hint = FixHint(DenialClass.PERMISSION, Retryable.AFTER_CHANGE, message, action, field=field, actual=actual, expected=expected)

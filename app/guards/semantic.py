@@ -92,9 +92,7 @@ def _add_values(tool: Tool, values: dict[str, object], absent: set[str]) -> tupl
 def fact_unavailable() -> LayerVerdict:
     """Refuse because a fact couldn't be read in time: it may be there on the next try (SPEC S3.10)."""
     message = "what this call depends on could not be read just now; send the same call again in a moment"
-    hint = FixHint(
-        DenialClass.TRANSIENT, Retryable.AFTER_DELAY, message, NextAction(NextActionKind.WAIT), retry_after_ms=RETRY_AFTER_MS
-    )
+    hint = FixHint(DenialClass.TRANSIENT, Retryable.AFTER_DELAY, message, NextAction(NextActionKind.WAIT), retry_after_ms=RETRY_AFTER_MS)
     check = Check("facts", Outcome.DENIED, Reason.FACT_UNAVAILABLE, message=message)
     refused = Refused(Decision.DENIED, Layer.SEMANTIC, Reason.FACT_UNAVAILABLE, hint, "facts")
     return LayerVerdict(LayerResult(Layer.SEMANTIC, Outcome.DENIED, (check,)), refused)

@@ -18,7 +18,6 @@ from app.engine.change_authority import SYSTEM, AuthorityWriter, KeySpec
 from app.engine.clock import Clock
 from app.policy.compile import compile_bundle, load_directory
 from app.settings import Settings
-from app.storage import authority as stored
 from app.storage import schema
 from app.storage.database import Database, driver_url
 
@@ -75,6 +74,33 @@ async def prepare(settings: Settings, superuser_dsn: str | None) -> PreparedData
 async def migrate(settings: Settings, superuser_dsn: str | None) -> None:
     """Bring the schema to this version's."""
     await _make_schema(settings, superuser_dsn)
+
+
+def service_url(settings: Settings, superuser_dsn: str | None) -> str:
+    """Give the address that the service itself connects to."""
+    if superuser_dsn is None:
+        assert settings.database.url is not None
+        return settings.database.url
+    return make_url(superuser_dsn).set(username=SERVICE).render_as_string(hide_password=False)
+
+
+async def tenant_names(settings: Settings, superuser_dsn: str | None) -> list[str]:
+    """Give the names of all tenants, which only the owner may list.
+
+    Raises:
+        DatabaseUnsuitable: with DATABASE_URL, no owner is known.
+    """
+    if superuser_dsn is not None:
+        owner = make_url(superuser_dsn).set(username=OWNER)
+    elif settings.database.migration_url is not None:
+        owner = make_url(settings.database.migration_url)
+    else:
+        raise DatabaseUnsuitable("only the owner may list tenants; name them, or set PLACET_MIGRATION_URL")
+    connection = await asyncpg.connect(driver_url(owner.render_as_string(hide_password=False)), timeout=10)
+    try:
+        return [row["name"] for row in await connection.fetch("SELECT name FROM placet.tenants ORDER BY name")]
+    finally:
+        await connection.close()
 
 
 async def _make_schema(settings: Settings, superuser_dsn: str | None) -> _Urls:

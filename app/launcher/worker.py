@@ -70,6 +70,7 @@ def _configuration(application: object, parent: socket.socket) -> uvicorn.Config
         ws="none",
         lifespan="on",
         log_config=None,
+        log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,  # nothing that a caller sends says who it is

@@ -56,7 +56,7 @@ def _compile(files: Mapping[str, str], faults: Faults) -> Policy | None:
         return None
     if "en" not in document.bundle.locales:
         faults.at(rest, ("bundle", "locales"), "`en` isn't among the locales", "`en`, and others as wanted")
-    names = frozenset(tool.tool for _, tool in documents)
+    names = _tool_names(bundle)
     grants = compile_grants(rest, document, faults)
     thresholds = compile_thresholds(rest, document, names, faults)
     budgets = compile_budgets(rest, document, names, faults)
@@ -91,7 +91,7 @@ def _read_tools(bundle: Bundle, faults: Faults) -> list[tuple[Source, ToolDocume
 
 def _compile_tools(documents: list[tuple[Source, ToolDocument]], locales: frozenset[str] | None, faults: Faults) -> list[Tool]:
     """Compile all tools; where the locales aren't known because the bundle's head is broken, each tool's own are taken."""
-    schemas = {tool.tool: tool.arguments for _, tool in documents}
+    schemas: dict[str, Mapping[str, object]] = {tool.tool: tool.arguments for _, tool in documents}
     found = []
     for source, document in documents:
         known = locales if locales is not None else _locales_in(document)
@@ -99,6 +99,12 @@ def _compile_tools(documents: list[tuple[Source, ToolDocument]], locales: frozen
         if tool is not None:
             found.append(tool)
     return found
+
+
+def _tool_names(bundle: Bundle) -> frozenset[str]:
+    """Name all tools, those with faults too: one fault isn't told as several."""
+    documents = (source.document for source in bundle.tools)
+    return frozenset(str(document["tool"]) for document in documents if isinstance(document, Mapping) and "tool" in document)
 
 
 def _locales_in(document: ToolDocument) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from decimal import Decimal
 
 from app.domain.canonical import CanonicalError, digest
 from app.domain.decision import Layer
@@ -16,7 +17,7 @@ from app.policy.model import Fact, FactColumn, HistoryQuery, HoldRule, Need, Too
 from app.policy.reading import Faults, Path_, Source
 from app.policy.schema import SchemaInvalid
 from app.policy.shape import read_shape
-from app.policy.site import BASE_VARIABLES, RESERVED_NAMES, Site, declares
+from app.policy.site import BASE_VARIABLES, RESERVED_NAMES, Site, declares, property_at
 from app.policy.statements import StatementInvalid, compile_fact
 from app.policy.templates import Template
 
@@ -165,10 +166,20 @@ def _reader(source: Source, document: ToolDocument, facts: Mapping[str, ValueTyp
             where = ("arguments", *_parts(error.pointer))
         faults.at(source, where, str(error), "a JSON Schema of draft 2020-12 that can be checked in linear time")
         return None
+    for pointer in document.money:
+        amount = property_at(reader.schema, pointer) or {}
+        least = [each for key in ("minimum", "exclusiveMinimum") if isinstance(each := amount.get(key), int | Decimal)]
+        if not least or max(least) < 0:  # a negative amount would give back to a budget what nobody spent
+            faults.at(source, _in_schema(pointer), f"`{pointer}` is money and may be negative", "`minimum: 0` or `exclusiveMinimum: 0`")
     for pointer in reader.unknown_keywords:
         message = f"`{pointer.rsplit('/', 1)[1]}` isn't a keyword of JSON Schema"
         faults.at(source, ("arguments", *_parts(pointer)), message, "a keyword of draft 2020-12, or a name with `x-`")
     return reader
+
+
+def _in_schema(pointer: str) -> Path_:
+    """Give the place of an argument's own schema, where it isn't a reference."""
+    return ("arguments", *(each for part in pointer.split("/")[1:] for each in ("properties", part)))
 
 
 def _parts(pointer: str) -> tuple[str | int, ...]:

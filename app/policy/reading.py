@@ -170,7 +170,7 @@ def read_file(name: str, text: str) -> Source:
         node = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problem = error.problem or error.context
+        problem = str(error.problem or error.context).removeprefix("but ")
         raise _Unreadable(mark.line + 1 if mark else 1, f"not YAML: {problem}", "YAML 1.2, one document a file") from None
     except YAMLError as error:
         raise _Unreadable(1, f"not YAML: {str(error).splitlines()[0]}", "YAML 1.2, one document a file") from None
@@ -214,7 +214,8 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, ScalarNode) or key_node.tag != _TAG + "str" or key_node.anchor is not None:
-                raise _Unreadable(line, f"`{str(key_node.value)[:40]}` isn't a key", "a key that is text (put it in quotes)")
+                shown = f"`{key_node.value[:40]}`" if isinstance(key_node, ScalarNode) else "a list or mapping"
+                raise _Unreadable(line, f"{shown} isn't a key", "a key that is text (put it in quotes)")
             key = key_node.value
             if key in found:
                 raise _Unreadable(line, f"the key `{key}` is there twice, first in line {self.lines[(*path, key)]}", "each key once")

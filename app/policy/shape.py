@@ -91,14 +91,15 @@ def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseMo
     for part in loc:
         if isinstance(here, type) and issubclass(here, BaseModel):
             field = next((each for name, each in here.model_fields.items() if part in (name, each.alias)), None)
-            here = field.annotation if field else None
-        here = _inside(here)
+            here = _without_none(field.annotation) if field else None
+        else:
+            arguments = typing.get_args(here)
+            here = _without_none(arguments[-1]) if arguments else None
     return here if isinstance(here, type) and issubclass(here, BaseModel) else None
 
 
-def _inside(annotation: object) -> object:
-    """Unwrap `X | None`, `list[X]`, `dict[str, X]` and `Annotated[X, ...]` to X."""
-    while (origin := typing.get_origin(annotation)) is not None:
-        arguments = [each for each in typing.get_args(annotation) if each is not types.NoneType]
-        annotation = arguments[-1] if origin is dict else arguments[0]
+def _without_none(annotation: object) -> object:
+    """Unwrap `X | None` and `Annotated[X, ...]` to X."""
+    while (origin := typing.get_origin(annotation)) is not None and origin not in (list, dict):
+        annotation = next(each for each in typing.get_args(annotation) if each is not types.NoneType)
     return annotation

@@ -84,11 +84,16 @@ class Site:
 
 def declares(schema: Mapping[str, object], pointer: str) -> bool:
     """Say whether a schema has a property at a JSON Pointer."""
+    return property_at(schema, pointer) is not None
+
+
+def property_at(schema: Mapping[str, object], pointer: str) -> Mapping[str, object] | None:
+    """Give the schema of the property at a JSON Pointer, references followed."""
     here: Mapping[str, object] = schema
     for part in pointer.split("/")[1:]:
         properties = here.get("properties")
         name = part.replace("~1", "/").replace("~0", "~")
         if not isinstance(properties, Mapping) or name not in properties:
-            return False
+            return None
         here = resolve(schema, properties[name])
-    return True
+    return here

@@ -67,8 +67,8 @@ async def append_row(
     )
 
 
-async def read_chain(connection: AsyncConnection, tenant_id: UUID, from_sequence: int) -> AsyncIterator[ChainRow]:
-    """Give the rows from a sequence on, in order, page by page.
+async def read_chain(connection: AsyncConnection, tenant_id: UUID, until_sequence: int) -> AsyncIterator[ChainRow]:
+    """Give the rows of a chain up to a sequence, in order, page by page; rows that came after the head was read don't count.
 
     Pages go by (recorded_at, sequence), the partitions' key: recorded_at never goes back along a chain.
     """
@@ -84,7 +84,7 @@ async def read_chain(connection: AsyncConnection, tenant_id: UUID, from_sequence
                     AUDIT_PAYLOADS.c.sequence == AUDIT_ROWS.c.sequence,
                 ),
             )
-            .where(AUDIT_ROWS.c.tenant_id == tenant_id, AUDIT_ROWS.c.sequence >= from_sequence)
+            .where(AUDIT_ROWS.c.tenant_id == tenant_id, AUDIT_ROWS.c.sequence <= until_sequence)
             .order_by(AUDIT_ROWS.c.recorded_at, AUDIT_ROWS.c.sequence)
             .limit(PAGE_ROWS)
         )
@@ -107,6 +107,19 @@ async def read_checkpoints(connection: AsyncConnection, tenant_id: UUID) -> list
         select(AUDIT_CHECKPOINTS).where(AUDIT_CHECKPOINTS.c.tenant_id == tenant_id).order_by(AUDIT_CHECKPOINTS.c.sequence)
     )
     return [Checkpoint(r.checkpoint_id, r.sequence, r.hash, r.signed_at, r.kid, r.token) for r in rows.all()]
+
+
+async def newest_checkpoint(connection: AsyncConnection, tenant_id: UUID) -> Checkpoint | None:
+    """Give a tenant's last checkpoint."""
+    row = (
+        await connection.execute(
+            select(AUDIT_CHECKPOINTS)
+            .where(AUDIT_CHECKPOINTS.c.tenant_id == tenant_id)
+            .order_by(AUDIT_CHECKPOINTS.c.sequence.desc())
+            .limit(1)
+        )
+    ).one_or_none()
+    return Checkpoint(row.checkpoint_id, row.sequence, row.hash, row.signed_at, row.kid, row.token) if row is not None else None
 
 
 async def insert_checkpoint(connection: AsyncConnection, tenant_id: UUID, checkpoint: Checkpoint) -> None:

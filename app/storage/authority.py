@@ -1,4 +1,5 @@
-"""Reads of who may do what: tenants, keys, policy versions. Written by `engine/change_authority` through the same file, and by nothing else."""
+"""Reads of who may do what: tenants, keys, policy versions. Written by `engine/change_authority` through the same file, and by nothing
+else."""
 
 from __future__ import annotations
 
@@ -94,14 +95,18 @@ async def list_keys(connection: AsyncConnection, tenant_id: UUID, limit: int, af
     return [_key(row) for row in (await connection.execute(statement)).all()]
 
 
-async def insert_tenant(connection: AsyncConnection, tenant_id: UUID, name: str, follows_directory: bool, genesis: str, now: datetime) -> None:
+async def insert_tenant(
+    connection: AsyncConnection, tenant_id: UUID, name: str, follows_directory: bool, genesis: str, now: datetime
+) -> None:
     """Make a tenant and the beginning of its chain.
 
     Raises:
         sqlalchemy.exc.IntegrityError: there is a tenant of that name.
     """
     await connection.execute(
-        insert(TENANTS).values(tenant_id=tenant_id, name=name, follows_directory=follows_directory, active_policy_version=None, created_at=now)
+        insert(TENANTS).values(
+            tenant_id=tenant_id, name=name, follows_directory=follows_directory, active_policy_version=None, created_at=now
+        )
     )
     await connection.execute(
         insert(CHAIN_HEADS).values(tenant_id=tenant_id, sequence=0, hash=genesis, recorded_at=now, authority_version=1)
@@ -184,18 +189,14 @@ async def list_policies(connection: AsyncConnection, tenant_id: UUID, limit: int
 async def activate_policy(connection: AsyncConnection, tenant_id: UUID, version: int, *, follows_directory: bool) -> None:
     """Make a version the active one; a tenant that chose for itself no longer follows the served directory."""
     await connection.execute(
-        update(TENANTS)
-        .where(TENANTS.c.tenant_id == tenant_id)
-        .values(active_policy_version=version, follows_directory=follows_directory)
+        update(TENANTS).where(TENANTS.c.tenant_id == tenant_id).values(active_policy_version=version, follows_directory=follows_directory)
     )
 
 
 async def raise_authority_version(connection: AsyncConnection, tenant_id: UUID) -> None:
     """Tell every worker that what it remembers of this tenant's keys and policy is old; the caller holds the chain head's lock."""
     await connection.execute(
-        update(CHAIN_HEADS)
-        .where(CHAIN_HEADS.c.tenant_id == tenant_id)
-        .values(authority_version=CHAIN_HEADS.c.authority_version + 1)
+        update(CHAIN_HEADS).where(CHAIN_HEADS.c.tenant_id == tenant_id).values(authority_version=CHAIN_HEADS.c.authority_version + 1)
     )
 
 

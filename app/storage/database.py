@@ -24,6 +24,8 @@ from app.domain.errors import DecisionUnavailable
 CONNECT_TIMEOUT_S = 1.0
 STATEMENT_TIMEOUT_MS = 700
 LOCK_TIMEOUT_MS = 500
+BATCH_STATEMENT_TIMEOUT_MS = 400
+"""Of each round trip of the decision transaction: two that run into it still leave time to answer within two seconds."""
 POOL_SIZE = 4
 TENANTS_MAX = 256
 
@@ -110,11 +112,12 @@ class BatchConnection:
     async def transaction(self, tenants: Iterable[UUID]) -> AsyncIterator[asyncpg.Connection]:
         """Run one transaction for `tenants` (READ COMMITTED); it commits when the block ends.
 
-        Raises whatever the block or the driver raises, `OSError` and `asyncpg.PostgresError` among it; then nothing was kept, except when the
-        connection was lost during COMMIT: then it isn't known, and the caller must not answer as if it were.
+        Raises whatever the block or the driver raises, `OSError` and `asyncpg.PostgresError` among it; then nothing was kept, except
+        when the connection was lost during COMMIT: then it isn't known, and the caller must not answer as if it were.
         """
         if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_S, server_settings=_SERVER_SETTINGS)
+            settings = {**_SERVER_SETTINGS, "statement_timeout": str(BATCH_STATEMENT_TIMEOUT_MS)}
+            self._connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
         connection = self._connection
         done = False
         try:

@@ -171,12 +171,21 @@ async def read_facts(
             query = names.setdefault(sql, str(len(names)))
             queries[query] = sql
             each.append({"name": name, "query": query})
-        wanted.append({"i": ask.index, "tenant": ask.tenant, "facts": each, "binds": {name: binds for name, (_, binds) in ask.facts.items()}})
+        wanted.append(
+            {"i": ask.index, "tenant": ask.tenant, "facts": each, "binds": {name: binds for name, (_, binds) in ask.facts.items()}}
+        )
     text = await connection.fetchval(
         "SELECT placet.read_facts($1::jsonb, $2::jsonb, $3::jsonb, $4::jsonb, $5)",
         json.dumps(
             [
-                {"i": h.index, "name": h.name, "tenant": str(h.tenant_id), "key": h.key, "since": h.since.isoformat(), "statuses": sorted(h.statuses)}
+                {
+                    "i": h.index,
+                    "name": h.name,
+                    "tenant": str(h.tenant_id),
+                    "key": h.key,
+                    "since": h.since.isoformat(),
+                    "statuses": sorted(h.statuses),
+                }
                 for h in history
             ]
         ),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import jiter
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.domain.decision import ABSENT
 from app.policy.arguments import DIGITS_MAX, VISIBLE_BYTES_MAX, ArgumentReader, InexactAmount, MoneySource
@@ -78,7 +80,14 @@ def test_what_is_there_has_its_value() -> None:
 
 @pytest.mark.parametrize(
     ("amount", "currency", "minor"),
-    [("129.90", "EUR", 12990), ("145.05", "EUR", 14505), ("0.01", "EUR", 1), ("500", "JPY", 500), ("5e2", "JPY", 500), ("1.250", "KWD", 1250)],
+    [
+        ("129.90", "EUR", 12990),
+        ("145.05", "EUR", 14505),
+        ("0.01", "EUR", 1),
+        ("500", "JPY", 500),
+        ("5e2", "JPY", 500),
+        ("1.250", "KWD", 1250),
+    ],
 )
 def test_an_amount_is_exact_minor_units(amount: str, currency: str, minor: int) -> None:
     """MO-05, MO-07: no float, and no hundred where a currency has no cents."""
@@ -99,6 +108,14 @@ def test_an_amount_that_is_not_exact_has_no_value(amount: str, currency: str, ex
     assert reading.inexact == (InexactAmount("/amount", Decimal(amount), currency, exponent),)
     assert "args.amount.minor" not in reading.values
     assert "args.amount.currency" not in reading.values
+
+
+@given(st.integers(0, 2**63 - 1), st.sampled_from([("EUR", 2), ("JPY", 0), ("KWD", 3)]))
+def test_every_amount_of_minor_units_is_read_as_itself(minor: int, currency: tuple[str, int]) -> None:
+    text = f"{minor // 10 ** currency[1]}.{minor % 10 ** currency[1]:0{currency[1]}d}" if currency[1] else str(minor)
+    call = parsed(f'{{"order_id": "A-1001", "amount": {text}, "currency": "{currency[0]}"}}')
+    assert isinstance(call, dict)
+    assert READER.read(call).values["args.amount.minor"] == minor
 
 
 @pytest.mark.parametrize("count", [2**63, -(2**63) - 1, Decimal("1e19")])
@@ -182,8 +199,8 @@ def test_no_message_has_the_callers_words() -> None:
         "properties": {
             key: {keyword: value}
             for key, keyword, value in [
-                ("a", "type", "integer"), ("b", "enum", ["x"]), ("c", "const", 1), ("d", "format", "date"), ("e", "maxLength", 1), ("f", "anyOf", [False]),
-                ("g", "not", {}), ("h", "oneOf", [{"type": "null"}]), ("i", "minLength", 99),
+                ("a", "type", "integer"), ("b", "enum", ["x"]), ("c", "const", 1), ("d", "format", "date"), ("e", "maxLength", 1),
+                ("f", "anyOf", [False]), ("g", "not", {}), ("h", "oneOf", [{"type": "null"}]), ("i", "minLength", 99),
             ]
         },
     }  # fmt: skip
@@ -200,7 +217,9 @@ def test_a_value_that_is_large_is_not_repeated() -> None:
 
 def test_what_rules_see_is_bounded() -> None:
     """DEPENDENCIES: 64 kB, lists 1,000."""
-    reader = ArgumentReader({"type": "object", "properties": {"s": {"type": "string"}, "l": {"type": "array", "items": {"type": "string"}}}})
+    reader = ArgumentReader(
+        {"type": "object", "properties": {"s": {"type": "string"}, "l": {"type": "array", "items": {"type": "string"}}}}
+    )
     assert reader.violations({"s": "x" * VISIBLE_BYTES_MAX, "l": ["a"] * 1_000}) == ()
     found = reader.violations({"s": "é" * 40_000, "l": ["a"] * 1_001})
     assert [(each.pointer, each.rule) for each in found] == [("/s", "visible_size"), ("/l", "visible_size")]
@@ -265,7 +284,15 @@ def test_unknown_formats_and_keywords_are_listed_and_known_formats_asserted() ->
 @pytest.mark.parametrize("name", sorted(KNOWN_FORMATS))
 def test_each_known_format_is_asserted(name: str) -> None:
     reader = ArgumentReader({"type": "object", "properties": {"a": {"type": "string", "format": name}}})
-    bad = {"regex": "(", "iri-reference": "\\", "uri-reference": "\\", "uri-template": "{", "json-pointer": "a", "idn-hostname": "〮", "hostname": "-"}
+    bad = {
+        "regex": "(",
+        "iri-reference": "\\",
+        "uri-reference": "\\",
+        "uri-template": "{",
+        "json-pointer": "a",
+        "idn-hostname": "〮",
+        "hostname": "-",
+    }
     assert [each.rule for each in reader.violations({"a": bad.get(name, "?!")})] == ["format"]
 
 
@@ -290,7 +317,9 @@ def test_money_and_scales_name_numbers(money: dict[str, MoneySource], scales: di
 
 def test_a_plain_number_is_not_visible_to_rules() -> None:
     """S6.2: other decimals need a scale; no floats."""
-    reader = ArgumentReader({"type": "object", "properties": {"w": {"type": "number"}, "o": {"type": "array", "items": {"type": "object"}}}})
+    reader = ArgumentReader(
+        {"type": "object", "properties": {"w": {"type": "number"}, "o": {"type": "array", "items": {"type": "object"}}}}
+    )
     assert reader.variables == {}
     assert reader.invisible == ("/w", "/o")
 

@@ -9,7 +9,9 @@ import pytest
 from app.policy.currencies import exponent_of
 
 
-@pytest.mark.parametrize(("currency", "exponent"), [("EUR", 2), ("JPY", 0), ("KWD", 3), ("CLF", 4), ("XAU", None), ("BTC", None), ("eur", None), ("", None)])
+@pytest.mark.parametrize(
+    ("currency", "exponent"), [("EUR", 2), ("JPY", 0), ("KWD", 3), ("CLF", 4), ("XAU", None), ("BTC", None), ("eur", None), ("", None)]
+)
 def test_a_currency_has_its_digits_or_none(currency: str, exponent: int | None) -> None:
     """MO-05, MO-10"""
     assert exponent_of(currency) == exponent

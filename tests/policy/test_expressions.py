@@ -96,7 +96,9 @@ def test_a_mistake_is_found_when_it_is_compiled(source: str, expected: ValueType
     assert (str(raised.value), raised.value.line, raised.value.column) == (message, line, column)
 
 
-@pytest.mark.parametrize("source", ["[1].map(x, x) == [1]", "[1].filter(x, x > 0) == [1]", "has(args.note)", "1 ++", "cel.bind(x, 1, x == 1)"])
+@pytest.mark.parametrize(
+    "source", ["[1].map(x, x) == [1]", "[1].filter(x, x > 0) == [1]", "has(args.note)", "1 ++", "cel.bind(x, 1, x == 1)"]
+)
 def test_what_can_grow_or_mislead_is_not_there(source: str) -> None:
     with pytest.raises(ExpressionInvalid):
         ENVIRONMENT.compile(source, ValueType.BOOL)
@@ -190,8 +192,10 @@ def test_a_raw_string_that_ends_in_a_backslash_hides_nothing() -> None:
         (True, ValueType.BOOL, True), (1, ValueType.BOOL, False), (1, ValueType.INT, True), (True, ValueType.INT, False),
         (2**63 - 1, ValueType.INT, True), (2**63, ValueType.INT, False), (-(2**63), ValueType.INT, True), (1.0, ValueType.DOUBLE, True),
         (1, ValueType.DOUBLE, False), ("a", ValueType.STRING, True), (None, ValueType.STRING, False), (None, ValueType.DYN, True),
-        (datetime(2026, 1, 1, tzinfo=UTC), ValueType.TIMESTAMP, True), (datetime(2026, 1, 1), ValueType.TIMESTAMP, False),  # noqa: DTZ001  # the naive one is the case
-        (["a"], ValueType.STRINGS, True), (["a", 1], ValueType.STRINGS, False), ([1], ValueType.INTS, True), ([True], ValueType.BOOLS, True),
+        (datetime(2026, 1, 1, tzinfo=UTC), ValueType.TIMESTAMP, True),
+        (datetime(2026, 1, 1), ValueType.TIMESTAMP, False),  # noqa: DTZ001  # the naive one is the case
+        (["a"], ValueType.STRINGS, True), (["a", 1], ValueType.STRINGS, False),
+        ([1], ValueType.INTS, True), ([True], ValueType.BOOLS, True),
         ({"t": []}, ValueType.ROWS, True), ({"t": {}}, ValueType.ROWS, False),
     ],
 )  # fmt: skip

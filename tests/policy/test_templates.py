@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import unicodedata
 from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.domain.quantity import Quantity
 from app.policy.expressions import Environment, ValueType
@@ -73,7 +76,11 @@ def test_whole_money_is_an_integer() -> None:
 
 
 def test_a_template_says_what_it_reads() -> None:
-    assert compile_template({"a": "{args.amount}", "b": ["x {flag}"]}, VARIABLES).uses == {"args.amount.minor", "args.amount.currency", "flag"}
+    assert compile_template({"a": "{args.amount}", "b": ["x {flag}"]}, VARIABLES).uses == {
+        "args.amount.minor",
+        "args.amount.currency",
+        "flag",
+    }
 
 
 @pytest.mark.parametrize(
@@ -115,6 +122,15 @@ def test_ie_03_a_callers_text_is_quoted_escaped_and_cut_in_a_sentence() -> None:
 )  # fmt: skip
 def test_one_plain_word_stays_as_it_is(value: str, text: str) -> None:
     assert spoken(value) == text
+
+
+@given(st.text(max_size=400))
+def test_nothing_hidden_and_nothing_long_gets_into_a_sentence(value: str) -> None:
+    """IE-03, as a law."""
+    text = spoken(value)
+    assert len(text) <= 10 * 120 + 3
+    assert not any(unicodedata.category(character) in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"} for character in text)
+    assert " " not in text or (text[0] == text[-1] == '"' and '"' not in text[1:-1].replace("\\\\", "").replace('\\"', ""))
 
 
 def test_a_name_is_never_cut_or_escaped() -> None:

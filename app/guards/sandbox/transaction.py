@@ -51,7 +51,11 @@ def check_transaction(tool: Tool, bindings: Bindings, dry_run: DryRun) -> Sandbo
             holds = invariant.require.evaluate(tool.environment.bind(values)) is True
             reason, message = Reason.INVARIANT_BROKEN, f"the call would break the invariant {invariant.name}"
         except ExpressionFailed:
-            holds, reason, message = False, Reason.RULE_ERROR, f"the invariant {invariant.name} could not be evaluated, so the call is refused"
+            holds, reason, message = (
+                False,
+                Reason.RULE_ERROR,
+                f"the invariant {invariant.name} could not be evaluated, so the call is refused",
+            )
         if holds:
             checks.append(Check(invariant.name, Outcome.ACCEPTED))
         else:
@@ -150,7 +154,9 @@ def _failed(dry_run: DryRun) -> LayerVerdict:
         refused = _refuse(check, DenialClass.TRANSIENT, Retryable.AFTER_DELAY)
     else:
         where = ", ".join(
-            f"{word} {name}" for word, name in (("constraint", dry_run.constraint), ("table", dry_run.table), ("column", dry_run.column)) if name
+            f"{word} {name}"
+            for word, name in (("constraint", dry_run.constraint), ("table", dry_run.table), ("column", dry_run.column))
+            if name
         )
         message = f"trying the call failed{f' at {where}' if where else ''} (SQLSTATE {dry_run.failed}); the call would not have worked"
         check = Check("dry_run", Outcome.DENIED, Reason.SANDBOX_FAILED, message=message)
