@@ -12,7 +12,6 @@ import shutil
 import time
 from pathlib import Path
 
-from app.launcher import first_start
 from app.launcher.accounts import postgres_account
 from app.launcher.data_folder import data_folder, make_folder
 from app.launcher.embedded_postgres import EmbeddedPostgres, PostgresFailed
@@ -78,6 +77,8 @@ class Service:
             if not self._postgres.pgdata.exists():
                 say(f"placet: making a database in {data}")
             self._postgres.start()
+        from app.launcher import first_start  # it imports the whole engine: a port in use is told before that
+
         superuser = self._postgres.dsn() if self._postgres is not None else None
         prepared = asyncio.run(first_start.prepare(self._settings, superuser))
         self._greeting = (*prepared.lines, f"placet: listening on {self._listeners.url} (Ctrl-C stops it)")

@@ -198,9 +198,11 @@ class Expression:
     def _run(self, bindings: Bindings) -> object:
         try:
             answer = self._program.eval(bindings.activation)
-            if answer.type() == cel.Type.ERROR or answer.type() == cel.Type.UNKNOWN:
-                raise ExpressionFailed(str(answer.plain_value())[:500])
-            return answer.plain_value()
+            value: object = answer.plain_value()
+            # an error is a text: where the declared type isn't one, `conforms` refuses it, and asking for the type would cost as much again
+            if (type(value) is str or self.result is ValueType.DYN) and answer.type() in (cel.Type.ERROR, cel.Type.UNKNOWN):
+                raise ExpressionFailed(str(value)[:500])
+            return value
         except RuntimeError as error:  # the iteration budget and the like
             raise ExpressionFailed(str(error)[:500]) from None
 

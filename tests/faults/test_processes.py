@@ -18,8 +18,16 @@ Start = Callable[..., Service]
 MIGRATE = (*OWN_COMMAND[:-1], "migrate")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    [
+        (signal.SIGINT, 1),
+        (signal.SIGTERM, 2),
+        pytest.param(signal.SIGINT, 2, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 1, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_stop_leaves_nothing_running(start: Start, number: signal.Signals, workers: int) -> None:
     service = start(workers=workers)
     assert service.healthy()
@@ -30,6 +38,7 @@ def test_a_stop_leaves_nothing_running(start: Start, number: signal.Signals, wor
     assert service.output.endswith("placet: stopping\nplacet: stopped\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_during_the_first_start_leaves_nothing_running_and_the_next_start_works(start: Start, number: signal.Signals) -> None:
     service = start()
@@ -40,6 +49,7 @@ def test_a_stop_during_the_first_start_leaves_nothing_running_and_the_next_start
     assert start().healthy()
 
 
+@pytest.mark.slow
 def test_a_stop_is_hastened_by_a_second_one(start: Start) -> None:
     service = start()
     os.kill(service.workers[0] if service.healthy() else 0, signal.SIGSTOP)  # it will never drain
@@ -51,6 +61,7 @@ def test_a_stop_is_hastened_by_a_second_one(start: Start) -> None:
     assert descriptions(service.family()) == {}
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_killed_within_the_drain_time(start: Start) -> None:
     service = start()
     assert service.healthy()
@@ -61,7 +72,7 @@ def test_a_worker_that_hangs_is_killed_within_the_drain_time(start: Start) -> No
     assert descriptions(service.family()) == {}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_worker_is_replaced_and_its_port_stays_open(start: Start, workers: int) -> None:
     service = start(workers=workers)
     assert service.healthy()
@@ -88,7 +99,7 @@ def test_a_killed_postgresql_is_restarted(start: Start) -> None:
     assert descriptions(service.family()) == {}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_killed_parent_takes_everything_along_and_the_next_start_works_at_once(start: Start, workers: int) -> None:
     service = start(workers=workers)
     assert service.healthy()
@@ -101,6 +112,7 @@ def test_a_killed_parent_takes_everything_along_and_the_next_start_works_at_once
     assert set(old).isdisjoint(again.family())
 
 
+@pytest.mark.slow
 def test_a_killed_parent_leaves_nothing_behind_without_a_next_start(start: Start) -> None:
     service = start(workers=2)
     assert service.healthy()
@@ -108,6 +120,7 @@ def test_a_killed_parent_leaves_nothing_behind_without_a_next_start(start: Start
     assert eventually(lambda: service.family() == ()), descriptions(service.family())
 
 
+@pytest.mark.slow
 def test_everything_killed_at_once_is_no_obstacle(start: Start) -> None:
     service = start(workers=2)
     assert service.healthy()
@@ -157,6 +170,7 @@ def test_a_bad_variable_is_one_clear_line(start: Start) -> None:
     )
 
 
+@pytest.mark.slow
 def test_workers_are_not_given_what_only_the_first_start_needs(start: Start) -> None:
     key = "k" * 30
     service = start(PLACET_BOOTSTRAP_KEY=key)
@@ -167,6 +181,7 @@ def test_workers_are_not_given_what_only_the_first_start_needs(start: Start) -> 
     assert b"PLACET_MIGRATION_URL" not in environment
 
 
+@pytest.mark.slow
 def test_a_migration_uses_the_running_server_and_stops_only_one_that_it_started(start: Start, data: Path) -> None:
     service = start()
     assert service.healthy()
