@@ -50,7 +50,7 @@ def routes(services: Services) -> APIRouter:
 
     @router.post("/policies", status_code=201, response_model=StoredPolicyAnswer, summary="Store a bundle as the next version")
     async def store_policy(request: PolicyRequest, principal: Annotated[Principal, Depends(author)]) -> StoredPolicyAnswer:
-        version, digest = await services.writer.store_policy(actor_of(principal), principal.tenant_id, request.files, activate=False)
+        version, digest = await services.writer.store_policy(actor_of(principal), principal.tenant_id, request.files)
         return StoredPolicyAnswer(version=version, digest=digest, active=False)
 
     @router.get("/policies", response_model=PoliciesPage, response_model_exclude_none=True, summary="List the tenant's policy versions")

@@ -11,7 +11,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from uuid import UUID
 
 from sqlalchemy.exc import IntegrityError
@@ -22,9 +22,11 @@ from app.domain.canonical import canonical
 from app.domain.errors import Conflict, NotFound
 from app.domain.tool_call import Principal, Role
 from app.engine.authority import PLATFORM_TENANT, hash_of, token_of
+from app.engine.backfill_history import backfill_history, finish_backfill
 from app.engine.chain import Event, link
 from app.engine.clock import Clock
 from app.policy.compile import compile_bundle
+from app.policy.model import Policy
 from app.storage import audit
 from app.storage import authority as stored
 from app.storage.authority import KeyRow
@@ -188,7 +190,7 @@ class AuthorityWriter:
             await self._record_in(connection, tenant_id, actor, facts)
         return MadeKey(new, token)
 
-    async def store_policy(self, actor: Actor, tenant_id: UUID, files: Mapping[str, str], *, activate: bool) -> tuple[int, str]:
+    async def store_policy(self, actor: Actor, tenant_id: UUID, files: Mapping[str, str]) -> tuple[int, str]:
         """Store a bundle as the tenant's next version; give the version and the bundle's digest.
 
         Raises:
@@ -196,19 +198,12 @@ class AuthorityWriter:
             NotFound: there is no such tenant.
         """
         policy = compile_bundle(files)
-        now = self._clock.now()
         async with self._database.transaction([tenant_id]) as connection:
             head, name = await self._locked(connection, tenant_id)
-            version = await stored.insert_policy(
-                connection, tenant_id, policy.name, policy.digest, canonical(dict(files)), actor.subject, now
-            )
+            text = canonical(dict(files))
+            version = await stored.insert_policy(connection, tenant_id, policy.name, policy.digest, text, actor.subject, self._clock.now())
             facts: dict[str, object] = {"change": "policy.stored", "policy_version": version, "policy_digest": policy.digest}
-            head = await self._append(connection, tenant_id, name, head, actor, EVENT, facts)
-            if activate:
-                await stored.activate_policy(connection, tenant_id, version, follows_directory=actor is SYSTEM)
-                facts = {"policy_version": version, "policy_digest": policy.digest}
-                await self._append(connection, tenant_id, name, head, actor, POLICY_EVENT, facts)
-                await stored.raise_authority_version(connection, tenant_id)
+            await self._append(connection, tenant_id, name, head, actor, EVENT, facts)
         return version, policy.digest
 
     async def activate_policy(self, actor: Actor, tenant_id: UUID, version: int) -> str:
@@ -218,15 +213,29 @@ class AuthorityWriter:
             NotFound: the tenant has no such version.
         """
         async with self._database.transaction([tenant_id]) as connection:
+            _, old = await self._active_policy(connection, tenant_id)
+            digest, new = await self._policy(connection, tenant_id, version)
+        seen = await backfill_history(self._database, tenant_id, old, new, self._clock.now())
+        async with self._database.transaction([tenant_id]) as connection:
             head, name = await self._locked(connection, tenant_id)
-            found = await stored.read_policy_files(connection, tenant_id, version)
-            if found is None:
-                raise NotFound(f"there is no policy version {version}")
+            await finish_backfill(connection, tenant_id, old, new, seen)
             await stored.activate_policy(connection, tenant_id, version, follows_directory=actor is SYSTEM)
-            facts: dict[str, object] = {"policy_version": version, "policy_digest": found[0]}
+            facts: dict[str, object] = {"policy_version": version, "policy_digest": digest}
             await self._append(connection, tenant_id, name, head, actor, POLICY_EVENT, facts)
             await stored.raise_authority_version(connection, tenant_id)
-        return found[0]
+        return digest
+
+    async def _active_policy(self, connection: AsyncConnection, tenant_id: UUID) -> tuple[str, Policy] | tuple[None, None]:
+        tenant = await stored.read_tenant(connection, tenant_id)
+        if tenant is None or tenant.policy_version is None:
+            return None, None
+        return await self._policy(connection, tenant_id, tenant.policy_version)
+
+    async def _policy(self, connection: AsyncConnection, tenant_id: UUID, version: int) -> tuple[str, Policy]:
+        found = await stored.read_policy_files(connection, tenant_id, version)
+        if found is None:
+            raise NotFound(f"there is no policy version {version}")
+        return found[0], compile_bundle(json.loads(found[1]))
 
     async def _store_key(self, actor: Actor, tenant_id: UUID, spec: KeySpec, token: str, *, bootstrap: bool) -> MadeKey:
         now = self._clock.now()
@@ -282,8 +291,3 @@ class AuthorityWriter:
         linked = link(tenant_id, name, head, Event(event, self._clock.now(), actor.subject, actor.roles, facts), self._clock.salt())
         await audit.append_row(connection, linked.columns, linked.body, linked.payload, linked.salt, linked.head)
         return linked.head
-
-
-def is_live(key: KeyRow, now: datetime) -> bool:
-    """Say whether a key still counts."""
-    return key.revoked_at is None and now < key.expires_at

@@ -172,7 +172,8 @@ async def _serve_bundle(settings: Settings, writer: AuthorityWriter, owner: URL)
         return []
     changed = [tenant_id for tenant_id, active in tenants.items() if active is not None and active != digest]
     for tenant_id in changed:
-        await writer.store_policy(SYSTEM, tenant_id, files, activate=True)
+        version, _ = await writer.store_policy(SYSTEM, tenant_id, files)
+        await writer.activate_policy(SYSTEM, tenant_id, version)
     return [f"placet: the bundle in {settings.folders.policy} has changed; it is active now for {len(changed)} tenants"] if changed else []
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import time
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from app.launcher.listening import Listeners, open_listeners
 from app.launcher.stop_signals import StopRequested, StopSignals
 from app.launcher.worker_pool import WorkerPool
 from app.settings import PROJECT, Settings
+from app.telemetry import clear_folder
 
 TICK_S = 0.25
 POSTGRES_BACK_OFF_S = 5.0
@@ -131,8 +131,7 @@ class Service:
             say("placet: PostgreSQL is back")
 
     def _worker_environment(self, data: Path, metrics: Path, database_url: str) -> dict[str, str]:
-        shutil.rmtree(metrics, ignore_errors=True)  # counts of an earlier start; no worker has imported anything yet
-        make_folder(metrics, 0o700)
+        clear_folder(str(metrics))  # counts of an earlier start; no worker has imported anything yet
         path = os.pathsep.join(part for part in (str(PROJECT), os.environ.get("PYTHONPATH", "")) if part)
         return dict(os.environ) | {
             "DATABASE_URL": database_url,

@@ -15,7 +15,6 @@ import time
 from types import FrameType
 
 import uvicorn
-from prometheus_client import values
 
 from app.domain.errors import PlacetError
 from app.launcher.die_with_parent import follow_parent
@@ -34,14 +33,12 @@ def main(arguments: list[str]) -> int:
         return 1
     parent = socket.socket(fileno=control)
     threading.Thread(target=_leave_with_parent, args=(parent,), name="parent watch", daemon=True).start()
-    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-        # Files named for the slot, not the process: a successor goes on counting where the killed one stopped.
-        values.ValueClass = values.MultiProcessValue(lambda: slot)  # type: ignore[no-untyped-call]  # it has no annotations
-
-    from app.main import create_app  # only now: metrics are made while it is imported
 
     try:
-        application = create_app(load_settings())
+        settings = load_settings()
+        from app.main import create_app  # it imports the whole engine: a bad variable is told before that
+
+        application = create_app(settings)
     except PlacetError as error:
         print(f"placet: {error}", file=sys.stderr)
         return 1

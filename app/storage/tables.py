@@ -85,6 +85,14 @@ DECISIONS = Table(
     _time("recorded_at"),
     Column("sequence", BigInteger, nullable=False),
 )
+CALL_KEYS = Table(
+    "call_keys",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
+    Column("decided_at", DateTime(timezone=True), primary_key=True),
+    Column("decision_id", Uuid, primary_key=True),
+)
 AUDIT_ROWS = Table(
     "audit_rows",
     METADATA,

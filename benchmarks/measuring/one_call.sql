@@ -6,14 +6,15 @@
 -- Not the same, all to pgbench's advantage: no HTTP, no policy, no hashes, no JSON; one role that may do everything instead of a change of role for
 -- facts and one for effects; no fresh snapshot, role or read-only mark a call; nothing is compared or decided.
 -- To its disadvantage: a round trip for each statement, and a commit and a lock of the chain head for each call. That is what is measured.
+-- pgbench replaces a colon and a name in texts too, so those with colons come as variables.
 \set number random(0, :tenants - 1)
 \set order random(0, :orders - 1)
 \set n :n + 1
 \set session :n / 8
 BEGIN;
 SELECT set_config('app.tenants', '5bee0000-0000-4000-8000-' || lpad(:number::text, 12, '0'), true) AS tenant,
-    'pgbench-' || :number AS name, 'S-' || lpad(:order::text, 8, '0') AS order_id, 'resource:order:S-' || lpad(:order::text, 8, '0') AS resource,
-    'chat-' || :run || '-' || :client_id || '-' || :session AS session_id, 'call-' || :n AS call_id, md5(:number || ' ' || :order) AS key,
+    'pgbench-' || :number::text AS name, 'S-' || lpad(:order::text, 8, '0') AS order_id, :account::text || lpad(:order::text, 8, '0') AS resource,
+    'chat-' || :run::text || '-' || :client_id::text || '-' || :session::text AS session_id, 'call-' || :n::text AS call_id, md5(:number::text || ' ' || :order::text) AS key,
     uuidv7() AS decision_id, uuidv7() AS hold_1, uuidv7() AS hold_2, now() AS decided_at \gset
 INSERT INTO placet.sessions (tenant_id, session_id, subject, created_at) VALUES (:tenant, :session_id, 'agent', :decided_at)
     ON CONFLICT DO NOTHING;
@@ -54,7 +55,7 @@ INSERT INTO placet.holds (tenant_id, hold_id, decision_id, account, unit, quanti
 INSERT INTO placet.audit_rows (tenant_id, recorded_at, sequence, event, body, previous_hash, hash, subject, session_id, task_id, tool,
     resources, decision_id, decision, reason, risk_score, policy_version)
     VALUES (:tenant, :recorded_at, :sequence, 'tool_call.decided', :body, :previous, :hash, 'agent', :session_id, 'task-1', 'refund',
-    ARRAY['order:' || :order_id], :decision_id, 'accepted', 'within_policy', 0.0001, 1);
+    ARRAY[:resource], :decision_id, 'accepted', 'within_policy', 0.0001, 1);
 INSERT INTO placet.audit_payloads (tenant_id, recorded_at, sequence, salt, body)
     VALUES (:tenant, :recorded_at, :sequence, decode(:key, 'hex'), :payload);
 UPDATE placet.chain_heads SET sequence = :sequence, hash = :hash, recorded_at = :recorded_at WHERE tenant_id = :tenant;

@@ -1,0 +1,124 @@
+"""Figures from what was measured: percentiles and medians, the bars, the table, the JSON. Pure: no clock, no process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+
+WORKER_MB_MAX = 200.0
+REFUSED_SHARE_MAX = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One kind of measurement: `who` with so many connections, repeated in every round."""
+
+    who: str
+    connections: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.who}, {self.connections}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One cell in one round. CPU in µs a decision; the service's is 0 for pgbench."""
+
+    decisions: int
+    refused: int
+    decisions_s: float
+    p50_ms: float
+    p99_ms: float
+    service_us: float
+    postgres_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What is asked, and what was found: the median over the rounds, and every round's value."""
+
+    name: str
+    found: float
+    asked: float
+    at_least: bool
+    rounds: tuple[float, ...]
+
+    @property
+    def met(self) -> bool:
+        return self.found >= self.asked if self.at_least else self.found <= self.asked
+
+
+def figures(ended_ns: Sequence[int], latencies_us: Sequence[float], window_ns: tuple[int, int], refused: int, cpu_s: tuple[float, float]) -> Figures | None:
+    """Give the figures of the calls that ended in the window, or None if there were none. `cpu_s` is the service's and PostgreSQL's."""
+    start, end = window_ns
+    inside = sorted(latency for at, latency in zip(ended_ns, latencies_us, strict=True) if start <= at < end)
+    if not inside:
+        return None
+    count = len(inside)
+    return Figures(
+        count,
+        refused,
+        count / ((end - start) / 1e9),
+        percentile(inside, 0.50) / 1000,
+        percentile(inside, 0.99) / 1000,
+        cpu_s[0] * 1e6 / count,
+        cpu_s[1] * 1e6 / count,
+    )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Give the smallest value that at least `share` of `ordered` doesn't exceed (nearest rank)."""
+    rank = max(1, -(-len(ordered) * share // 1))
+    return ordered[int(rank) - 1]
+
+
+def bars(rounds: Mapping[Cell, Sequence[Figures]], worker_mb: Sequence[float]) -> list[Bar]:
+    """Give the first bars of the speed benchmark; one that wasn't measured is left out. Ratios are of neighbours in the same round."""
+    found = []
+
+    def ratio(name: str, top: Cell, bottom: Cell, value: str, asked: float, *, at_least: bool) -> None:
+        pairs = zip(rounds.get(top, ()), rounds.get(bottom, ()), strict=True) if top in rounds and bottom in rounds else ()
+        each = tuple(getattr(upper, value) / getattr(lower, value) for upper, lower in pairs)
+        if each:
+            found.append(Bar(name, median(each), asked, at_least, each))
+
+    ratio("64 connections: decisions/s of pgbench's", Cell("endpoint", 64), Cell("pgbench", 64), "decisions_s", 1.0, at_least=True)
+    ratio("1 connection: p50 of pgbench's", Cell("endpoint", 1), Cell("pgbench", 1), "p50_ms", 2.0, at_least=False)
+    ratio("64 connections: one hot tenant of a hundred's", Cell("hot tenant", 64), Cell("endpoint", 64), "decisions_s", 0.9, at_least=True)
+    if worker_mb:
+        found.append(Bar("memory of a worker, MB at most", max(worker_mb), WORKER_MB_MAX, False, tuple(worker_mb)))
+    return found
+
+
+def table(rounds: Mapping[Cell, Sequence[Figures]]) -> str:
+    """Give the table: medians over the rounds, then every round's decisions/s."""
+    lines = [f"{'':<16}{'decisions/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'service µs':>12}{'PostgreSQL µs':>15}   decisions/s in each round"]
+    for cell, found in rounds.items():
+        if not found:
+            continue
+        middle = {name: median(getattr(each, name) for each in found) for name in ("decisions_s", "p50_ms", "p99_ms", "service_us", "postgres_us")}
+        service = f"{middle['service_us']:>12.0f}" if cell.who != "pgbench" else f"{'-':>12}"
+        each = " ".join(f"{one.decisions_s:.0f}" for one in found)
+        lines.append(
+            f"{cell.name:<16}{middle['decisions_s']:>12.0f}{middle['p50_ms']:>9.2f}{middle['p99_ms']:>9.2f}{service}{middle['postgres_us']:>15.0f}   {each}"
+        )
+    return "\n".join(lines)
+
+
+def bar_lines(found: Sequence[Bar]) -> str:
+    lines = []
+    for bar in found:
+        asked = f"{'at least' if bar.at_least else 'at most'} {bar.asked:g}"
+        each = " ".join(f"{value:.2f}" for value in bar.rounds)
+        lines.append(f"{'met   ' if bar.met else 'MISSED'} {bar.name:<48}{bar.found:>8.2f}   {asked}   ({each})")
+    return "\n".join(lines)
+
+
+def document(rounds: Mapping[Cell, Sequence[Figures]], found: Sequence[Bar]) -> dict[str, object]:
+    """Give the same for machines."""
+    return {
+        "cells": [{"who": cell.who, "connections": cell.connections, "rounds": [asdict(each) for each in all_]} for cell, all_ in rounds.items()],
+        "bars": [asdict(bar) | {"met": bar.met} for bar in found],
+    }
