@@ -53,6 +53,15 @@ def migrate() -> None:
     typer.echo("the schema is up to date")
 
 
+@program.command()
+def openapi() -> None:
+    """Print the contract that the service serves at /openapi.json, as YAML."""
+    from app.api.openapi import as_yaml
+    from app.main import contract
+
+    typer.echo(as_yaml(contract()), nl=False)
+
+
 @policy.command()
 def validate(
     folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="the bundle's folder; by default PLACET_POLICY_DIR")] = None,

@@ -6,15 +6,17 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import structlog
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from app.api import audit, decisions, keys, operations, policies, problems
+from app.api import approvals, audit, decisions, keys, openapi, operations, policies, problems
 from app.api.requests import RecordedRequests
 from app.api.services import Services
 from app.api.tool_calls import ROUTE, CheckRoute
+from app.engine.answer_once import AnswerOnce
 from app.engine.authority import PLATFORM_TENANT, Authority
 from app.engine.change_authority import AuthorityWriter
 from app.engine.check_tool_call import ToolCallChecker
@@ -50,7 +52,8 @@ def create_app(settings: Settings) -> FastAPI:
         authority=authority,
         checker=ToolCallChecker(authority, clock, url, metrics),
         writer=AuthorityWriter(database, clock),
-        reader=Reader(database, checkpoints),
+        reader=Reader(database, checkpoints, clock),
+        once=AnswerOnce(database, clock),
         recorder=RefusalRecorder(database, clock),
         readiness=Readiness(database, head_revision(), single_role=settings.database.single_role),
         metrics=metrics,
@@ -76,14 +79,27 @@ def build_app(services: Services, database: Database, checkpoints: Checkpoints) 
         await database.close()
 
     application = FastAPI(
-        title="Placet", version="0.1.0", summary="Policy decisions for agents' tool calls", lifespan=lifespan, redoc_url=None
+        title="Placet",
+        version="0.1.0",
+        summary="Policy decisions for agents' tool calls",
+        lifespan=lifespan,
+        docs_url=None,  # these pages load scripts from elsewhere; /openapi.json is what there is
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would repeat the Host header that was sent
     )
     application.router.routes.append(Route(ROUTE, CheckRoute(services), methods=["POST"], include_in_schema=False))
-    for module in (decisions, keys, policies, audit, operations):
+    for module in (decisions, approvals, keys, policies, audit, operations):
         application.include_router(module.routes(services))
     problems.install(application)
+    openapi.serve_contract(application)
     application.add_middleware(RecordedRequests, services=services)
     return application
+
+
+def contract() -> dict[str, Any]:
+    """Give the OpenAPI document; describing the routes needs nothing that they are served with."""
+    nothing: Any = None
+    return build_app(nothing, nothing, nothing).openapi()
 
 
 async def _make_partitions(database: Database) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from fastapi import Request
 
 from app.api.authentication import bearer_token
+from app.api.idempotency import claim_key
+from app.api.json_body import require_read
 from app.api.services import Services
 from app.domain.errors import Unauthenticated
 from app.domain.tool_call import Principal, Role
@@ -26,6 +28,9 @@ def principal_with(services: Services, *roles: Role) -> Callable[[Request], Awai
             raise
         request.state.principal = found
         require_role(found, *roles)
+        require_read(request)
+        await claim_key(request, found)
         return found
 
+    principal.__dict__["roles"] = roles  # for the contract, which says them beside the route
     return principal

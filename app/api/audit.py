@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from fastapi import APIRouter, Depends
 
 from app.api.access import principal_with
@@ -18,7 +16,7 @@ def routes(services: Services) -> APIRouter:
     auditor = principal_with(services, Role.AUDITOR)
 
     @router.get("/audit/verification", summary="Verify the audit chain")
-    async def verification(principal: Annotated[Principal, Depends(auditor)]) -> dict[str, object]:
+    async def verification(principal: Principal = Depends(auditor)) -> dict[str, object]:
         return verification_document(await services.reader.verification(principal.tenant_id))
 
     return router

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from fastapi import APIRouter, Depends, Response
 
 from app.api.access import principal_with
@@ -20,7 +18,7 @@ def routes(services: Services) -> APIRouter:
     reader = principal_with(services, Role.AGENT, Role.EXECUTOR, Role.AUDITOR)
 
     @router.get("/decisions/{decision_id}", summary="Read a decision back", response_class=Response)
-    async def read_decision(decision_id: str, principal: Annotated[Principal, Depends(reader)]) -> Response:
+    async def read_decision(decision_id: str, principal: Principal = Depends(reader)) -> Response:
         found = await services.reader.decision(principal, id_of(decision_id))
         return Response(canonical(document_of(found, principal.tenant)), media_type="application/json")
 

@@ -4,7 +4,7 @@ their own."""
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Query
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.access import principal_with
 from app.api.envelope import OpaqueId
-from app.api.json_body import JsonRoute
+from app.api.idempotency import idempotent_route
 from app.api.services import Services
 from app.domain.errors import NotFound, NotPermitted
 from app.domain.tool_call import Principal, Role
@@ -77,9 +77,10 @@ class KeyAnswer(BaseModel):
 
 
 class MadeKeyAnswer(KeyAnswer):
-    """A new key. `secret` is shown this once and stored nowhere."""
+    """A new key. `secret` is shown once and stored nowhere, so a replayed answer (Idempotency-Key) has `secret_shown_once` instead."""
 
-    secret: str
+    secret: str | None = None
+    secret_shown_once: Literal[True] | None = None
 
 
 class KeysPage(BaseModel):
@@ -88,11 +89,11 @@ class KeysPage(BaseModel):
 
 
 def routes(services: Services) -> APIRouter:
-    router = APIRouter(route_class=JsonRoute, tags=["keys"])
+    router = APIRouter(route_class=idempotent_route(services), tags=["keys"])
     operator = principal_with(services, Role.OPERATOR)
 
     @router.post("/tenants", status_code=201, response_model=TenantAnswer, response_model_exclude_none=True, summary="Make a tenant")
-    async def make_tenant(request: TenantRequest, principal: Annotated[Principal, Depends(operator)]) -> TenantAnswer:
+    async def make_tenant(request: TenantRequest, principal: Principal = Depends(operator)) -> TenantAnswer:
         if principal.tenant_id != PLATFORM_TENANT:
             raise NotPermitted("only the platform's operator makes tenants; use the bootstrap key")
         files = await services.writer.platform_bundle() if request.policy == "served" else None
@@ -100,7 +101,7 @@ def routes(services: Services) -> APIRouter:
         return TenantAnswer(tenant_id=made.tenant_id, tenant=made.name, policy_version=made.policy_version)
 
     @router.post("/keys", status_code=201, response_model=MadeKeyAnswer, response_model_exclude_none=True, summary="Make a key")
-    async def make_key(request: KeyRequest, principal: Annotated[Principal, Depends(operator)]) -> MadeKeyAnswer:
+    async def make_key(request: KeyRequest, principal: Principal = Depends(operator)) -> MadeKeyAnswer:
         tenant_id = await _tenant(request.tenant, principal)
         roles = tuple(sorted({Role(role) for role in request.roles}))
         lifetime = timedelta(seconds=request.expires_in_s)
@@ -109,7 +110,7 @@ def routes(services: Services) -> APIRouter:
 
     @router.get("/keys", response_model=KeysPage, response_model_exclude_none=True, summary="List the tenant's keys")
     async def list_keys(
-        principal: Annotated[Principal, Depends(operator)],
+        principal: Principal = Depends(operator),
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
         cursor: Annotated[UUID | None, Query()] = None,
     ) -> KeysPage:
@@ -118,13 +119,13 @@ def routes(services: Services) -> APIRouter:
         return KeysPage(items=items, next_cursor=str(items[-1].key_id) if len(found) > limit else None)
 
     @router.delete("/keys/{key_id}", response_model=KeyAnswer, response_model_exclude_none=True, summary="Revoke a key at once")
-    async def revoke_key(key_id: str, principal: Annotated[Principal, Depends(operator)]) -> KeyAnswer:
+    async def revoke_key(key_id: str, principal: Principal = Depends(operator)) -> KeyAnswer:
         return _shown(await services.writer.revoke_key(actor_of(principal), principal.tenant_id, id_of(key_id)))
 
     @router.post(
         "/keys/{key_id}/rotation", status_code=201, response_model=MadeKeyAnswer, response_model_exclude_none=True, summary="Replace a key"
     )
-    async def rotate_key(key_id: str, request: RotationRequest, principal: Annotated[Principal, Depends(operator)]) -> MadeKeyAnswer:
+    async def rotate_key(key_id: str, request: RotationRequest, principal: Principal = Depends(operator)) -> MadeKeyAnswer:
         overlap = timedelta(seconds=request.overlap_s)
         return _made(await services.writer.rotate_key(actor_of(principal), principal.tenant_id, id_of(key_id), overlap))
 

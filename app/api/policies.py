@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.access import principal_with
-from app.api.json_body import JsonRoute
+from app.api.idempotency import idempotent_route
 from app.api.services import Services
 from app.domain.tool_call import Principal, Role
 from app.engine.change_authority import actor_of
@@ -44,18 +44,18 @@ class PoliciesPage(BaseModel):
 
 
 def routes(services: Services) -> APIRouter:
-    router = APIRouter(route_class=JsonRoute, tags=["policies"])
+    router = APIRouter(route_class=idempotent_route(services), tags=["policies"])
     author = principal_with(services, Role.AUTHOR)
     activator = principal_with(services, Role.AUTHOR, Role.OPERATOR)
 
     @router.post("/policies", status_code=201, response_model=StoredPolicyAnswer, summary="Store a bundle as the next version")
-    async def store_policy(request: PolicyRequest, principal: Annotated[Principal, Depends(author)]) -> StoredPolicyAnswer:
+    async def store_policy(request: PolicyRequest, principal: Principal = Depends(author)) -> StoredPolicyAnswer:
         version, digest = await services.writer.store_policy(actor_of(principal), principal.tenant_id, request.files)
         return StoredPolicyAnswer(version=version, digest=digest, active=False)
 
     @router.get("/policies", response_model=PoliciesPage, response_model_exclude_none=True, summary="List the tenant's policy versions")
     async def list_policies(
-        principal: Annotated[Principal, Depends(activator)],
+        principal: Principal = Depends(activator),
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
         cursor: Annotated[int | None, Query(ge=1, le=VERSION_MAX)] = None,
     ) -> PoliciesPage:
@@ -75,7 +75,7 @@ def routes(services: Services) -> APIRouter:
 
     @router.post("/policies/{version}/activation", response_model=StoredPolicyAnswer, summary="Make a version the active one")
     async def activate_policy(
-        version: Annotated[int, Path(ge=1, le=VERSION_MAX)], principal: Annotated[Principal, Depends(activator)]
+        version: Annotated[int, Path(ge=1, le=VERSION_MAX)], principal: Principal = Depends(activator)
     ) -> StoredPolicyAnswer:
         digest = await services.writer.activate_policy(actor_of(principal), principal.tenant_id, version)
         return StoredPolicyAnswer(version=version, digest=digest, active=True)

@@ -27,6 +27,8 @@ from app.domain.errors import (
     ClientDisconnected,
     Conflict,
     DecisionUnavailable,
+    IdempotencyInProgress,
+    IdempotencyKeyReused,
     NotFound,
     NotPermitted,
     PlacetError,
@@ -83,9 +85,13 @@ KINDS: Mapping[type[PlacetError], Kind] = {
     NotPermitted: Kind(403, "not_permitted", "The key may not do this", Retryable.NEVER, DenialClass.PERMISSION),
     NotFound: Kind(404, "not_found", "There is no such thing", Retryable.NEVER, DenialClass.STATE),
     Conflict: Kind(409, "conflict", "It can't be done in this state", Retryable.NEVER, DenialClass.STATE),
+    IdempotencyInProgress: Kind(
+        409, "idempotency_in_progress", "The first request still runs", Retryable.AFTER_DELAY, DenialClass.TRANSIENT
+    ),
     BodyTooLarge: Kind(413, "body_too_large", "The body is too large", Retryable.AFTER_CHANGE),
     UnsupportedMediaType: Kind(415, "unsupported_media_type", "The body has an unsupported type", Retryable.AFTER_CHANGE),
     RequestInvalid: Kind(422, "request_invalid", "The request has errors", Retryable.AFTER_CHANGE),
+    IdempotencyKeyReused: Kind(422, "idempotency_key_reused", "The Idempotency-Key was used before", Retryable.AFTER_CHANGE),
     PolicyInvalid: Kind(422, "policy_invalid", "The policy bundle has faults", Retryable.AFTER_CHANGE),
     DecisionUnavailable: Kind(503, "decision_unavailable", "No decision could be made", Retryable.AFTER_DELAY, DenialClass.TRANSIENT),
 }
@@ -143,15 +149,20 @@ def trace_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
     return secrets.token_hex(16)
 
 
+def answer_of(request: Request, error: Exception) -> Response:
+    """Give the answer of an ordinary route for a failure; one that is our bug is logged."""
+    trace_id = trace_id_of(request.scope["headers"])
+    answer = problem(error, trace_id)
+    if answer.status == INTERNAL.status:  # the answer says nothing, so the log must
+        _log.error("unexpected_error", trace_id=trace_id, method=request.method, exc_info=error)
+    return _response(answer)
+
+
 def install(app: FastAPI) -> None:
     """Make every failure of the app's ordinary routes a problem document."""
 
     async def handle(request: Request, error: Exception) -> Response:
-        trace_id = trace_id_of(request.scope["headers"])
-        answer = problem(error, trace_id)
-        if answer.status == INTERNAL.status:  # the answer says nothing, so the log must
-            _log.error("unexpected_error", trace_id=trace_id, method=request.method, exc_info=error)
-        return _response(answer)
+        return answer_of(request, error)
 
     app.add_exception_handler(PlacetError, handle)
     app.add_exception_handler(RequestValidationError, handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from app.engine.answer_once import AnswerOnce
 from app.engine.authority import Authority
 from app.engine.change_authority import AuthorityWriter
 from app.engine.check_tool_call import ToolCallChecker
@@ -19,6 +20,7 @@ class Services:
     checker: ToolCallChecker
     writer: AuthorityWriter
     reader: Reader
+    once: AnswerOnce
     recorder: RefusalRecorder
     readiness: Readiness
     metrics: Metrics

@@ -26,7 +26,7 @@ DEPTH_MAX = 128
 
 _SMALL = 10**18
 _INTEGER_BITS_MAX = 1028  # over 10**309: refused before str(), whose time grows with the square of the digits
-_BEYOND_SURROGATES = re.compile(rb"[\xee-\xf4]")  # lead bytes of U+E000 and up: only these can make code point order wrong
+_BEYOND_BMP = re.compile(rb"[\xf0-\xf4]")  # lead bytes: without such a character, code point order is the order of code units
 _KeyOrder = Callable[[str], bytes] | None
 
 # the standard library's C function writes what RFC 8785 3.2.2.2 asks: short escapes, \u00xx in lower case, DEL and non-ASCII as they are
@@ -77,7 +77,7 @@ def _checked(value: object) -> tuple[str, bytes]:
         encoded = text.encode()
     except UnicodeEncodeError:
         raise CanonicalError("a string has a lone surrogate; send well-formed Unicode") from None
-    if not text.isascii() and _BEYOND_SURROGATES.search(encoded):
+    if not text.isascii() and _BEYOND_BMP.search(encoded):
         text = _render(value, _utf16_order)
         encoded = text.encode()
     if "\\u0000" in text and "\\u0000" in text.replace("\\\\", ""):  # an escaped backslash before u0000 is no NUL

@@ -59,6 +59,14 @@ class Conflict(PlacetError):
         self.code = code
 
 
+class IdempotencyKeyReused(PlacetError):
+    """The Idempotency-Key came before with another body or route (422)."""
+
+
+class IdempotencyInProgress(PlacetError):
+    """The request that first came with this Idempotency-Key isn't answered yet (409)."""
+
+
 class DecisionUnavailable(PlacetError):
     """No decision could be recorded; nothing was kept (503)."""
 

@@ -105,7 +105,7 @@ def to_minor(amount: int | Decimal, exponent: int) -> int | None:
     sign, digits, power = amount.as_tuple()
     shift = int(power) + exponent
     if shift < 0:
-        if -shift >= len(digits) or any(digits[shift:]):
+        if any(digits[shift:]):
             return None
         digits, shift = digits[:shift], 0
     minor = int("".join(map(str, digits))) * 10**shift

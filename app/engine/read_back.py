@@ -1,8 +1,9 @@
-"""Reading decisions and the chain back: one decision, the verification of a tenant's chain."""
+"""Reading back: decisions, approvals, keys, policies, the verification of a tenant's chain. Nothing here changes or permits anything."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,11 +14,15 @@ from app.domain.errors import NotFound
 from app.domain.tool_call import Principal, Role
 from app.engine.authority import PLATFORM_TENANT
 from app.engine.checkpoints import Checkpoints
+from app.engine.clock import Clock
 from app.engine.verify_chain import ChainReport, verify_chain
-from app.storage import audit
+from app.storage import approvals, audit
 from app.storage import authority as stored
+from app.storage.approvals import ApprovalRow
 from app.storage.authority import KeyRow, PolicyRow
 from app.storage.database import Database
+
+WAIT_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +35,10 @@ class StoredDecision:
 
 
 class Reader:
-    def __init__(self, database: Database, checkpoints: Checkpoints) -> None:
+    def __init__(self, database: Database, checkpoints: Checkpoints, clock: Clock | None = None) -> None:
         self._database = database
         self._checkpoints = checkpoints
+        self._clock = clock if clock is not None else Clock()
 
     async def decision(self, principal: Principal, decision_id: UUID) -> StoredDecision:
         """Give a decision of the principal's tenant; an agent sees its own only.
@@ -47,6 +53,37 @@ class Reader:
             raise NotFound("there is no such decision")
         payload = jiter.from_json(row.payload.encode(), float_mode="decimal") if row.payload is not None else None
         return StoredDecision(row, payload, row.hash)
+
+    async def approval(self, principal: Principal, approval_id: UUID) -> ApprovalRow:
+        """Give an approval of the principal's tenant; who isn't a reviewer sees only what they asked for.
+
+        Raises:
+            NotFound: there is none that this principal may see.
+        """
+        async with self._database.transaction([principal.tenant_id]) as connection:
+            row = await approvals.read_approval(connection, principal.tenant_id, approval_id, self._clock.now())
+        if row is None or not (Role.REVIEWER in principal.roles or row.requested_by == principal.subject):
+            raise NotFound("there is no such approval")
+        return row
+
+    async def wait_for_approval(self, tenant_id: UUID, approval_id: UUID, wait_s: float, is_gone: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until an approval isn't pending any more, at most `wait_s` seconds; no transaction is open between the looks.
+
+        `is_gone` says whether whoever asked has left; then nobody needs to wait.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while (left := until - loop.time()) > 0 and not await is_gone():
+            async with self._database.transaction([tenant_id]) as connection:
+                status = await approvals.read_status(connection, tenant_id, approval_id, self._clock.now())
+            if status != approvals.PENDING:
+                return
+            await asyncio.sleep(min(WAIT_EVERY_S, left))
+
+    async def approvals(self, tenant_id: UUID, status: str | None, limit: int, after: UUID | None) -> list[ApprovalRow]:
+        """Give a page of a tenant's approvals, oldest first."""
+        async with self._database.transaction([tenant_id]) as connection:
+            return await approvals.list_approvals(connection, tenant_id, status, self._clock.now(), limit, after)
 
     async def keys(self, tenant_id: UUID, limit: int, after: UUID | None) -> list[KeyRow]:
         """Give a page of a tenant's keys."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from app.domain.errors import DecisionUnavailable
 from app.engine.authority import PLATFORM_TENANT
 from app.storage import readiness as stored
 from app.storage.database import Database
+
+ANSWER_WITHIN_S = 1.5
+"""A database that hangs costs a time-out for the connection that is tried and another for the new one, and more than two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,9 @@ class Readiness:
     async def report(self) -> ReadinessReport:
         """Ask the database; one that is away is a report, not an exception."""
         try:
-            async with self._database.transaction([PLATFORM_TENANT]) as connection:
+            async with asyncio.timeout(ANSWER_WITHIN_S), self._database.transaction([PLATFORM_TENANT]) as connection:
                 found = await stored.read_state(connection, PLATFORM_TENANT)
-        except DecisionUnavailable:
+        except (DecisionUnavailable, TimeoutError):
             return ReadinessReport({"database": "can't be reached"})
         checks = {"database": "ok"}
         checks["migrations"] = "ok" if found.revision == self._head else f"at {found.revision}, not {self._head}: run `placet migrate`"
@@ -51,7 +55,7 @@ class Readiness:
     async def gauges(self) -> Mapping[str, float]:
         """Give the values that only the database knows, for the scrape."""
         try:
-            async with self._database.transaction([PLATFORM_TENANT]) as connection:
+            async with asyncio.timeout(ANSWER_WITHIN_S), self._database.transaction([PLATFORM_TENANT]) as connection:
                 return {**await stored.read_gauges(connection), "placet_database_up": 1.0}
-        except DecisionUnavailable:
+        except (DecisionUnavailable, TimeoutError):
             return {"placet_database_up": 0.0}

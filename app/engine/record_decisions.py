@@ -81,7 +81,7 @@ def record(decided: Sequence[Decided], ledger: Ledger, heads: Mapping[UUID, Head
 def _record_one(write: BatchWrite, each: Decided, head: Head, clock: Clock) -> Head:
     work, verdict, call = each.work, each.verdict, each.work.call
     assert work.authority is not None
-    approval, bound = _approval(write, each, clock) if verdict.decision is Decision.NEEDS_USER else (None, None)
+    approval, bound = _approval(write, each, clock) if verdict.decision is Decision.NEEDS_USER else (None, _approval_left(write, each))
     hint = finished_hint(verdict, each.attempts, each.suggestion, approval)
     accounts = work.prepared.accounts if work.prepared is not None else NO_ACCOUNTS
     limits = limits_document(work.prepared, each.balances, accounts, each.attempts)
@@ -267,6 +267,17 @@ def _approval(write: BatchWrite, each: Decided, clock: Clock) -> tuple[Approval,
         },
     )
     return approval, approval.approval_id
+
+
+def _approval_left(write: BatchWrite, each: Decided) -> UUID | None:
+    """Give the pending approval that a call still waits for after a moment's trouble; one that was decided otherwise has it voided."""
+    pending = each.place.known.approval if each.place.standing == "decide" and each.place.known is not None else None
+    if pending is None:
+        return None
+    if each.verdict.refused is not None and each.verdict.refused.hint.retryable is Retryable.AFTER_DELAY:
+        return pending.approval_id
+    write.add("void", {"tenant_id": each.work.principal.tenant_id, "approval_id": pending.approval_id})
+    return None
 
 
 def _binding(pending: PendingApproval) -> tuple[str, str | None, str, int | None]:

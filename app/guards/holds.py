@@ -60,7 +60,8 @@ def accounts_of(context: CallContext, bindings: Bindings) -> Accounts:
         segments = context.possible_segments
         if any(selects(budget.selector, context.tool.name, segment, context.principal.subject) for segment in segments):
             start, end = _window(budget, context.now)
-            parts = (budget.name, _level(budget, context), start)
+            # with the unit: a version that sets another currency begins at zero, instead of adding yen to euros
+            parts = (budget.name, budget.limit.unit, _level(budget, context), start)
             found.append(BudgetAccount(budget, "budget:" + "|".join(_escaped(part) for part in parts), end))
     return Accounts(resources, tuple(found))
 

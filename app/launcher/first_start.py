@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,6 +11,7 @@ from uuid import UUID
 
 import asyncpg
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from app.domain.errors import PlacetError, PolicyInvalid
 from app.domain.tool_call import Role
@@ -23,6 +25,7 @@ from app.storage.database import Database, driver_url
 
 OWNER = "placet_owner"
 SERVICE = "placet_app"
+CONNECT_WITHIN_S = 10
 DEMO_TENANT = "demo"
 DEMO_KEY_DAYS = 30
 DEMO_SEGMENTS = ("standard", "trusted_buyer")
@@ -105,11 +108,7 @@ async def tenant_names(settings: Settings, superuser_dsn: str | None) -> list[st
 
 async def _make_schema(settings: Settings, superuser_dsn: str | None) -> _Urls:
     urls = await _embedded_urls(superuser_dsn) if superuser_dsn is not None else _own_urls(settings)
-    try:
-        owner = await asyncpg.connect(driver_url(urls.owner.render_as_string(hide_password=False)), timeout=10)
-    except (OSError, TimeoutError, asyncpg.PostgresError) as failure:
-        where = urls.owner.render_as_string(hide_password=True)
-        raise DatabaseUnsuitable(f"can't connect to {where}: {failure}; check DATABASE_URL and PLACET_MIGRATION_URL") from None
+    owner = await _connect(urls.owner)
     service = schema.ServiceRole(str(urls.service.username), str(urls.service.password) if urls.service.password else None)
     try:
         version = int(await owner.fetchval("SHOW server_version_num"))
@@ -118,25 +117,74 @@ async def _make_schema(settings: Settings, superuser_dsn: str | None) -> _Urls:
         await schema.make_roles(owner, service)
     except asyncpg.InsufficientPrivilegeError as failure:
         raise DatabaseUnsuitable(
-            f"the role of PLACET_MIGRATION_URL can't make the roles that are needed ({failure}); give it CREATEROLE, or make "
+            f"the role of PLACET_MIGRATION_URL can't make the roles that are needed ({_said(failure)}); give it CREATEROLE, or make "
             f"{service.name}, {schema.FACTS_ROLE} and {schema.SANDBOX_ROLE} by hand (see README, Your own PostgreSQL)"
         ) from None
     finally:
         await owner.close()
-    await schema.migrate(urls.owner.render_as_string(hide_password=False), service.name)
+    await _migrate(urls)
+    await (await _connect(urls.service)).close()  # a role that was there keeps its own password
     return urls
+
+
+async def _migrate(urls: _Urls) -> None:
+    try:
+        await schema.migrate(urls.owner.render_as_string(hide_password=False), str(urls.service.username))
+    except (asyncpg.InsufficientPrivilegeError, DBAPIError) as failure:
+        denied = failure if isinstance(failure, asyncpg.PostgresError) else failure.orig
+        if getattr(denied, "sqlstate", None) != asyncpg.InsufficientPrivilegeError.sqlstate:
+            raise
+        raise DatabaseUnsuitable(
+            f"the role of PLACET_MIGRATION_URL can't make the schema that is needed ({_said(denied)}); "
+            f"let it: GRANT CREATE ON DATABASE {urls.owner.database} TO {urls.owner.username}, and let it own the schema `placet` if there is one"
+        ) from None
+
+
+async def _connect(url: URL) -> asyncpg.Connection:
+    """Connect.
+
+    Raises: DatabaseUnsuitable, with the address but not its password.
+    """
+    try:
+        return await asyncpg.connect(driver_url(url.render_as_string(hide_password=False)), timeout=CONNECT_WITHIN_S)
+    except TimeoutError:
+        said = f"no answer within {CONNECT_WITHIN_S} s"
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as failure:
+        said = _said(failure)
+    where = url.render_as_string(hide_password=True)
+    raise DatabaseUnsuitable(f"can't connect to {where}: {said}; check DATABASE_URL and PLACET_MIGRATION_URL")
+
+
+def _said(failure: BaseException | None) -> str:
+    """Give what a failure says on one line."""
+    if isinstance(failure, OSError) and failure.errno is not None and failure.errno > 0:  # a resolver's numbers are negative
+        return os.strerror(failure.errno)
+    return str(failure).partition("\n")[0]
 
 
 def _own_urls(settings: Settings) -> _Urls:
     assert settings.database.url is not None
-    service = make_url(settings.database.url)
+    service = _parse("DATABASE_URL", settings.database.url)
     if settings.database.migration_url is None and not settings.database.single_role:
         raise DatabaseUnsuitable(
             "DATABASE_URL alone would make the service own its tables, and an owner can change audit rows; set PLACET_MIGRATION_URL to the "
             "owner and DATABASE_URL to another role (it is made if it is missing), or PLACET_SINGLE_ROLE=true if one role is meant"
         )
-    owner = make_url(settings.database.migration_url) if settings.database.migration_url is not None else service
+    owner = _parse("PLACET_MIGRATION_URL", settings.database.migration_url) if settings.database.migration_url is not None else service
     return _Urls(owner, service)
+
+
+def _parse(name: str, address: str) -> URL:
+    try:
+        url = make_url(address)
+    except (ArgumentError, ValueError):  # their messages repeat the password
+        url = None
+    if url is None or not url.username or not url.database:
+        raise DatabaseUnsuitable(
+            f"{name} can't be used; expected postgresql://user:password@host:port/database, with special characters of the password "
+            "percent-encoded"
+        )
+    return url
 
 
 async def _embedded_urls(superuser_dsn: str) -> _Urls:

@@ -25,6 +25,7 @@ class PortUnavailable(PlacetError):
 class Listeners:
     sockets: tuple[socket.socket, ...]  # one a worker slot; the same one several times where the system can't spread
     url: str
+    port: int
 
     def close(self) -> None:
         for listener in self.sockets:
@@ -52,7 +53,7 @@ def open_listeners(listening: Listening) -> Listeners:
             listener.close()
         raise PortUnavailable(_advice(listening, error)) from None
     host, port = first.getsockname()[:2]
-    return Listeners(tuple(opened), f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    return Listeners(tuple(opened), f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", port)
 
 
 def _socket(family: int) -> socket.socket:

@@ -5,7 +5,6 @@ It serves nothing and decides nothing. Whatever it starts must stop by itself wh
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
@@ -16,6 +15,7 @@ from app.launcher.data_folder import data_folder, make_folder
 from app.launcher.embedded_postgres import EmbeddedPostgres, PostgresFailed
 from app.launcher.instance_lock import take_instance_lock
 from app.launcher.listening import Listeners, open_listeners
+from app.launcher.preparing import Preparation
 from app.launcher.stop_signals import StopRequested, StopSignals
 from app.launcher.worker_pool import WorkerPool
 from app.settings import PROJECT, Settings
@@ -58,6 +58,7 @@ class Service:
         self._lock: int | None = None
         self._listeners: Listeners | None = None
         self._postgres: EmbeddedPostgres | None = None
+        self._preparation: Preparation | None = None
         self._pool: WorkerPool | None = None
         self._greeting: tuple[str, ...] = ()
         self._greeted = False
@@ -72,15 +73,14 @@ class Service:
         name = "serve" if embedded else f"serve-{self._settings.listening.port}"  # with a server of their own, several may share a folder
         self._lock = take_instance_lock(run / f"{name}.lock", say)
         self._listeners = open_listeners(self._settings.listening)
+        self._preparation = Preparation((self._lock,))  # its imports take as long as PostgreSQL's start
         if embedded:
             self._postgres = EmbeddedPostgres(data / "postgres")
             if not self._postgres.pgdata.exists():
                 say(f"placet: making a database in {data}")
             self._postgres.start()
-        from app.launcher import first_start  # it imports the whole engine: a port in use is told before that
-
-        superuser = self._postgres.dsn() if self._postgres is not None else None
-        prepared = asyncio.run(first_start.prepare(self._settings, superuser))
+        prepared = self._preparation.run(self._postgres.dsn() if self._postgres is not None else None, self._listeners.port)
+        self._preparation.close()
         self._greeting = (*prepared.lines, f"placet: listening on {self._listeners.url} (Ctrl-C stops it)")
         environment = self._worker_environment(data, run / f"metrics-{name}", prepared.database_url)
         self._pool = WorkerPool(self._listeners, environment, (self._lock,), say)
@@ -107,6 +107,8 @@ class Service:
             if self._listeners is not None:
                 self._listeners.close()  # who connects now is refused at once instead of waiting in a queue
             self._pool.stop(hasten)
+        if self._preparation is not None:
+            self._preparation.close()
         if self._postgres is not None:
             self._postgres.stop(hasten)
         if self._listeners is not None:

@@ -27,8 +27,8 @@ GC_THRESHOLDS = (50_000, 20, 50)  # DESIGN, "The tail": the collector's full run
 
 
 def main(arguments: list[str]) -> int:
-    """Serve until told to stop; return the exit code. Arguments: slot, parent's process id, listening and control descriptors."""
-    slot, parent_pid, listening, control = (int(argument) for argument in arguments)
+    """Serve until told to stop; return the exit code. Arguments: parent's process id, listening and control descriptors."""
+    parent_pid, listening, control = (int(argument) for argument in arguments)
     if not follow_parent(parent_pid, signal.SIGTERM):
         return 1
     parent = socket.socket(fileno=control)

@@ -91,7 +91,7 @@ class WorkerPool:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         command = [sys.executable, "-P", "-m", "app.launcher.worker"]
-        numbers = (slot.number, os.getpid(), slot.listener.fileno(), theirs.fileno())
+        numbers = (os.getpid(), slot.listener.fileno(), theirs.fileno())
         slot.process = subprocess.Popen(
             [*command, *(str(number) for number in numbers)],
             stdin=subprocess.DEVNULL,

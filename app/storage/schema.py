@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import asyncpg
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from app.storage.database import driver_url, engine_url
+
+if TYPE_CHECKING:
+    from alembic.config import Config  # a worker, which never migrates, starts without it
 
 FACTS_ROLE = "placet_facts"
 SANDBOX_ROLE = "placet_sandbox"
@@ -88,6 +89,8 @@ async def migrate(owner_url: str, service_name: str) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
+    from alembic import command
+
     config = alembic_config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
@@ -95,14 +98,16 @@ def _upgrade(connection: Connection) -> None:
 
 def alembic_config() -> Config:
     """Give the Alembic configuration, without a file: the folder of the migrations is all that there is to say."""
+    from alembic.config import Config
+
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return config
 
 
-def head_revision() -> str | None:
-    """Give the newest revision that this program knows."""
-    return ScriptDirectory.from_config(alembic_config()).get_current_head()
+def head_revision() -> str:
+    """Give the newest revision that this program knows: the number that the last migration's file begins with."""
+    return max(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
 
 
 async def _grant(owner: asyncpg.Connection, service_name: str) -> None:
@@ -120,13 +125,14 @@ async def _grant(owner: asyncpg.Connection, service_name: str) -> None:
 
 
 async def protect_what_rollback_cannot_undo(superuser: asyncpg.Connection) -> None:
-    """Take from PUBLIC the functions whose effect a rollback leaves behind (session locks, notifications, large objects).
+    """Take from PUBLIC the functions whose effect a rollback leaves behind (session locks, notifications, large objects, messages in the log).
 
     Only a superuser may; on a server of one's own the checklist names it instead.
     """
     rows = await superuser.fetch(
         "SELECT oid::regprocedure::text AS signature FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace AND"
-        " (proname LIKE 'pg_advisory_lock%' OR proname LIKE 'pg_try_advisory_lock%' OR proname = 'pg_notify' OR proname LIKE 'lo\\_%')"
+        " (proname LIKE 'pg_advisory_lock%' OR proname LIKE 'pg_try_advisory_lock%' OR proname = 'pg_notify' OR proname LIKE 'lo\\_%'"
+        " OR proname = 'pg_logical_emit_message')"
     )
     async with superuser.transaction():
         for row in rows:

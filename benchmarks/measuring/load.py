@@ -1,7 +1,7 @@
 """The load generator: a program of its own, since it shares the machine with what it measures. Standard library only.
 
-A plan comes as JSON on standard input; `started` goes out when every connection is open, then one line of JSON with what was measured. It is
-bounded in count and time, and speaks HTTP/1.1 only as far as the endpoint answers it: a status line, a content-length, a body.
+A plan comes as JSON on standard input; `started` goes out when every connection is open, then one line of JSON with what was measured.
+It is bounded in count and time, and speaks HTTP/1.1 only as far as the endpoint answers it: a status line, a content-length, a body.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""pgbench beside the service: the same server, database and tables, one call at a time (one_call.sql says what is the same and what isn't)."""
+"""pgbench beside the service: same server, database and tables, one call at a time. one_call.sql says what is the same and what isn't."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ async def make_baseline(folder: Path, tenants: int, orders: int) -> Baseline:
     connection = await connect(folder)
     try:
         row = await connection.fetchrow(
-            "SELECT r.body, p.body AS payload FROM placet.audit_rows r JOIN placet.audit_payloads p USING (tenant_id, recorded_at, sequence) "
+            "SELECT r.body, p.body AS payload FROM placet.audit_rows r "
+            "JOIN placet.audit_payloads p USING (tenant_id, recorded_at, sequence) "
             "WHERE r.decision = 'accepted' AND r.tool = 'refund' ORDER BY r.recorded_at DESC LIMIT 1"
         )
         if row is None:
@@ -96,8 +97,10 @@ def start(folder: Path, baseline: Baseline, clients: int, seconds: int, run: str
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
     process = subprocess.Popen(
         [
-            str(postgres.programs / "pgbench"), "-n", "-M", "prepared", "-T", str(seconds), "-c", str(clients), "-j", str(min(THREADS, clients)),
-            "-f", str(SCRIPT), "-l", f"--log-prefix={prefix}", *(part for name, value in variables.items() for part in ("-D", f"{name}={value}")),
+            str(postgres.programs / "pgbench"), "-n", "-M", "prepared", "-T", str(seconds),
+            "-c", str(clients), "-j", str(min(THREADS, clients)),
+            "-f", str(SCRIPT), "-l", f"--log-prefix={prefix}",
+            *(part for name, value in variables.items() for part in ("-D", f"{name}={value}")),
             "-h", str(postgres.socket_folder), "-U", ROLE, DATABASE,
         ],
         env=kept | {"LC_ALL": "C", "PGOPTIONS": "-c jit=off -c timezone=UTC -c lock_timeout=10s -c statement_timeout=10s"},

@@ -32,6 +32,13 @@ def cpu_s(root: int, without: Iterable[int] = ()) -> float:
     return total / TICKS_A_SECOND
 
 
+def machine_cpu_s() -> float:
+    """Give the CPU seconds that all programs have used since the machine started, what its host took away included."""
+    numbers = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen = numbers
+    return (user + nice + system + interrupts + soft_interrupts + stolen) / TICKS_A_SECOND
+
+
 def children(root: int) -> tuple[int, ...]:
     parents, _ = _read_all()
     return tuple(sorted(pid for pid, parent in parents.items() if parent == root))

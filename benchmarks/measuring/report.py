@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from statistics import median
 
 WORKER_MB_MAX = 200.0
 REFUSED_SHARE_MAX = 0.005
+OTHERS_CORES_MAX = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One cell in one round. CPU in µs a decision; the service's is 0 for pgbench."""
+    """One cell in one round. CPU in µs a decision; the service's is 0 for pgbench. `others_cores`: what other programs used meanwhile."""
 
     decisions: int
     refused: int
@@ -33,6 +34,26 @@ class Figures:
     p99_ms: float
     service_us: float
     postgres_us: float
+    load_us: float
+    others_cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """CPU seconds used in a window: of the service, PostgreSQL, the load generator (or pgbench), and of the whole machine."""
+
+    service_s: float
+    postgres_s: float
+    load_s: float
+    machine_s: float
+
+    def since(self, before: Cpu) -> Cpu:
+        return Cpu(
+            self.service_s - before.service_s,
+            self.postgres_s - before.postgres_s,
+            self.load_s - before.load_s,
+            self.machine_s - before.machine_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +71,25 @@ class Bar:
         return self.found >= self.asked if self.at_least else self.found <= self.asked
 
 
-def figures(ended_ns: Sequence[int], latencies_us: Sequence[float], window_ns: tuple[int, int], refused: int, cpu_s: tuple[float, float]) -> Figures | None:
-    """Give the figures of the calls that ended in the window, or None if there were none. `cpu_s` is the service's and PostgreSQL's."""
+def figures(ended_ns: Sequence[int], latencies_us: Sequence[float], window_ns: tuple[int, int], refused: int, cpu: Cpu) -> Figures | None:
+    """Give the figures of the calls that ended in the window, or None if there were none."""
     start, end = window_ns
     inside = sorted(latency for at, latency in zip(ended_ns, latencies_us, strict=True) if start <= at < end)
     if not inside:
         return None
     count = len(inside)
+    seconds = (end - start) / 1e9
+    ours = cpu.service_s + cpu.postgres_s + cpu.load_s
     return Figures(
-        count,
-        refused,
-        count / ((end - start) / 1e9),
-        percentile(inside, 0.50) / 1000,
-        percentile(inside, 0.99) / 1000,
-        cpu_s[0] * 1e6 / count,
-        cpu_s[1] * 1e6 / count,
+        decisions=count,
+        refused=refused,
+        decisions_s=count / seconds,
+        p50_ms=percentile(inside, 0.50) / 1000,
+        p99_ms=percentile(inside, 0.99) / 1000,
+        service_us=cpu.service_s * 1e6 / count,
+        postgres_us=cpu.postgres_s * 1e6 / count,
+        load_us=cpu.load_s * 1e6 / count,
+        others_cores=max(0.0, cpu.machine_s - ours) / seconds,
     )
 
 
@@ -93,17 +118,24 @@ def bars(rounds: Mapping[Cell, Sequence[Figures]], worker_mb: Sequence[float]) -
 
 
 def table(rounds: Mapping[Cell, Sequence[Figures]]) -> str:
-    """Give the table: medians over the rounds, then every round's decisions/s."""
-    lines = [f"{'':<16}{'decisions/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'service µs':>12}{'PostgreSQL µs':>15}   decisions/s in each round"]
+    """Give the table: medians over the rounds, CPU in µs a decision, then every round's decisions/s."""
+    lines = [
+        f"{'':<16}{'decisions/s':>12}{'p50 ms':>9}{'p99 ms':>9}{'service µs':>12}{'PostgreSQL µs':>15}{'load µs':>9}{'others':>8}"
+        "   each round's decisions/s"
+    ]
     for cell, found in rounds.items():
         if not found:
             continue
-        middle = {name: median(getattr(each, name) for each in found) for name in ("decisions_s", "p50_ms", "p99_ms", "service_us", "postgres_us")}
+        middle = {each.name: median(getattr(one, each.name) for one in found) for each in fields(Figures)}
         service = f"{middle['service_us']:>12.0f}" if cell.who != "pgbench" else f"{'-':>12}"
         each = " ".join(f"{one.decisions_s:.0f}" for one in found)
         lines.append(
-            f"{cell.name:<16}{middle['decisions_s']:>12.0f}{middle['p50_ms']:>9.2f}{middle['p99_ms']:>9.2f}{service}{middle['postgres_us']:>15.0f}   {each}"
+            f"{cell.name:<16}{middle['decisions_s']:>12.0f}{middle['p50_ms']:>9.2f}{middle['p99_ms']:>9.2f}{service}"
+            f"{middle['postgres_us']:>15.0f}{middle['load_us']:>9.0f}{middle['others_cores']:>8.2f}   {each}"
         )
+    others = median(one.others_cores for found in rounds.values() for one in found)
+    if others > OTHERS_CORES_MAX:
+        lines.append(f"other programs used {others:.2f} cores meanwhile: go by the CPU columns and the ratios, not by the rates")
     return "\n".join(lines)
 
 
@@ -119,6 +151,8 @@ def bar_lines(found: Sequence[Bar]) -> str:
 def document(rounds: Mapping[Cell, Sequence[Figures]], found: Sequence[Bar]) -> dict[str, object]:
     """Give the same for machines."""
     return {
-        "cells": [{"who": cell.who, "connections": cell.connections, "rounds": [asdict(each) for each in all_]} for cell, all_ in rounds.items()],
+        "cells": [
+            {"who": cell.who, "connections": cell.connections, "rounds": [asdict(each) for each in all_]} for cell, all_ in rounds.items()
+        ],
         "bars": [asdict(bar) | {"met": bar.met} for bar in found],
     }

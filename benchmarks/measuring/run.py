@@ -1,6 +1,6 @@
-"""The run: set up, then rounds of a few seconds a cell, endpoint and pgbench in turn, so that whatever else the machine does meets both alike.
+"""The run: set up, then rounds of a few seconds a cell, endpoint and pgbench in turn, so that what else the machine does meets both alike.
 
-A missed bar is printed and is no failure; a run whose figures would mean nothing (calls not accepted, pgbench failing) ends with exit code 1.
+A missed bar is printed and is no failure; a run whose figures would mean nothing (calls not accepted, pgbench failing) exits with 1.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,13 +22,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.measuring import load, pgbench, processes, report
-from benchmarks.measuring.report import Cell, Figures
+from benchmarks.measuring.report import Cell, Cpu, Figures
 from benchmarks.measuring.service import CUSTOMER, BenchmarkFailed, Service, Tenant, connect, load_orders, new_bootstrap_key
 
 TENANTS = 100
 HOT_AGENTS = 16  # a budget is EUR 1000.00 an agent and day, and most refunds are of EUR 0.01
 SETTLE_S = 1.0  # connections open, statements prepared, caches warm: not measured
 LOAD = Path(load.__file__)
+Window = tuple[tuple[int, int], Cpu]
+NOTHING: Window = ((0, 0), Cpu(0, 0, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class Plan:
     connections: tuple[int, ...] = (1, 16, 64)
 
 
-QUICK = Plan(rounds=2, round_s=2, orders=40_000, workers=(1,))
+QUICK = Plan(rounds=2, round_s=1, orders=40_000, workers=(1,))
 FULL = Plan(rounds=4, round_s=5, orders=250_000, workers=(1, 2))
 
 
@@ -64,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     chosen = QUICK if options.quick else FULL
     plan = Plan(options.rounds or chosen.rounds, options.seconds or chosen.round_s, chosen.orders, options.workers or chosen.workers)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # either way, what was started is stopped
     folder = Path(tempfile.mkdtemp(prefix="placet-speed-", dir=options.dir))
     folder.chmod(0o755)  # as root, PostgreSQL runs under another account
     try:
@@ -108,7 +112,9 @@ def _measure_all(bench: Bench) -> dict[str, object]:
             if not bench.many:
                 _set_up(bench, service)
             _warm_up(bench, service)
-            bench.say(f"\n{workers} worker{'s' if workers > 1 else ''}: {TENANTS} tenants; all of the service is on this machine with its load")
+            bench.say(
+                f"\n{workers} worker{'s' if workers > 1 else ''}: {TENANTS} tenants; all of the service is on this machine with its load"
+            )
             rounds = _rounds(bench, service)
             memory = [processes.memory(pid) for pid in service.workers()]
             found = report.bars(rounds, [each.most_mb for each in memory])
@@ -198,11 +204,12 @@ def _endpoint(bench: Bench, service: Service, tenants: list[Tenant], connections
         [sys.executable, "-I", "-S", str(LOAD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as generator:
         try:
-            assert generator.stdin is not None and generator.stdout is not None
+            assert generator.stdin is not None
+            assert generator.stdout is not None
             generator.stdin.write(json.dumps(plan))
             generator.stdin.close()
             started = generator.stdout.readline()
-            window, cpu = _watch(service, seconds) if started else ((0, 0), (0.0, 0.0))
+            window, cpu = _watch(service, seconds, generator.pid) if started else NOTHING
             output, complaint = generator.stdout.read(), generator.stderr.read() if generator.stderr is not None else ""
         except BaseException:
             generator.kill()
@@ -213,7 +220,9 @@ def _endpoint(bench: Bench, service: Service, tenants: list[Tenant], connections
     for tenant, taken in zip(tenants, measured["taken"], strict=True):
         tenant.taken = taken
     if measured["refused"] > report.REFUSED_SHARE_MAX * len(measured["ended"]):
-        raise BenchmarkFailed(f"{measured['refused']} of {len(measured['ended'])} refunds were not accepted, such as {measured['samples'][0]}")
+        raise BenchmarkFailed(
+            f"{measured['refused']} of {len(measured['ended'])} refunds were not accepted, such as {measured['samples'][0]}"
+        )
     return _figures(measured["ended"], measured["latencies_us"], window, measured["refused"], cpu)
 
 
@@ -222,30 +231,35 @@ def _pgbench(bench: Bench, service: Service, clients: int, seconds: int) -> Figu
     bench.runs += 1
     started = pgbench.start(bench.folder, bench.baseline, clients, seconds + round(SETTLE_S) + 1, str(bench.runs))
     try:
-        window, cpu = _watch(service, seconds)
+        window, cpu = _watch(service, seconds, started.process.pid)
+        ended, latencies = pgbench.finish(started, seconds)
     except BaseException:
         started.process.kill()
         started.process.communicate()
         raise
-    ended, latencies = pgbench.finish(started, seconds)
-    return _figures(ended, latencies, window, 0, (0.0, cpu[1]))
+    return _figures(ended, latencies, window, 0, cpu)
 
 
-def _watch(service: Service, seconds: float) -> tuple[tuple[int, int], tuple[float, float]]:
-    """Let a load settle, then give the window in which it counts and the CPU seconds that service and PostgreSQL used in it."""
+def _watch(service: Service, seconds: float, load_id: int) -> Window:
+    """Let a load settle, then give the window in which it counts (ns since 1970) and the CPU that was used in it."""
     time.sleep(SETTLE_S)
-    start, before = time.time_ns(), _cpu(service)
+    start, before = time.time_ns(), _cpu(service, load_id)
     time.sleep(max(0.1, seconds - 0.1))
-    end, after = time.time_ns(), _cpu(service)
-    return (start, end), (after[0] - before[0], after[1] - before[1])
+    end, after = time.time_ns(), _cpu(service, load_id)
+    return (start, end), after.since(before)
 
 
-def _cpu(service: Service) -> tuple[float, float]:
+def _cpu(service: Service, load_id: int) -> Cpu:
     postgres = service.postgres_id
-    return processes.cpu_s(service.process_id, without=(postgres,)), processes.cpu_s(postgres)
+    return Cpu(
+        processes.cpu_s(service.process_id, without=(postgres,)),
+        processes.cpu_s(postgres),
+        processes.cpu_s(load_id),
+        processes.machine_cpu_s(),
+    )
 
 
-def _figures(ended: Sequence[int], latencies: Sequence[float], window: tuple[int, int], refused: int, cpu: tuple[float, float]) -> Figures:
+def _figures(ended: Sequence[int], latencies: Sequence[float], window: tuple[int, int], refused: int, cpu: Cpu) -> Figures:
     found = report.figures(ended, latencies, window, refused, cpu)
     if found is None:
         raise BenchmarkFailed("no call ended while it was measured")

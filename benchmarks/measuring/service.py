@@ -1,4 +1,7 @@
-"""The service under test: started on a folder and a port of its own, given tenants, keys and orders, and stopped again with all that it started."""
+"""The service under test: started on a folder and a port of its own, given tenants, keys and orders, and stopped with all that it started.
+
+Everything but orders and pgbench's own tenants goes through its API.
+"""
 
 from __future__ import annotations
 
@@ -180,7 +183,9 @@ async def connect(folder: Path, user: str = "postgres") -> asyncpg.Connection:
 
 async def load_orders(connection: asyncpg.Connection, tenants: Sequence[str], orders: int) -> None:
     """Give each shop one customer with `orders` paid orders."""
-    await connection.execute("INSERT INTO shop.customers (tenant, customer_id, name) SELECT t, $2, 'Ada Berg' FROM unnest($1::text[]) t", tenants, CUSTOMER)
+    await connection.execute(
+        "INSERT INTO shop.customers (tenant, customer_id, name) SELECT t, $2, 'Ada Berg' FROM unnest($1::text[]) t", tenants, CUSTOMER
+    )
     await connection.execute(
         "INSERT INTO shop.orders (tenant, order_id, customer_id, status, currency, paid_minor) "
         "SELECT t, 'S-' || lpad(n::text, 8, '0'), $2, 'delivered', 'EUR', $4 FROM unnest($1::text[]) t, generate_series(0, $3 - 1) n",

@@ -75,7 +75,7 @@ BEGIN
                 'bound_digest', a.bound_digest, 'effects_digest', a.effects_digest, 'policy_digest', a.policy_digest,
                 'state_version', a.state_version) END))
         INTO known
-        FROM jsonb_to_recordset(coalesce(known, '[]')) AS k(i int, tenant_id uuid, call_digest text, attempt int, settled boolean,
+        FROM jsonb_to_recordset(coalesce(known, '[]')) AS k(i int, tenant_id uuid, call_digest text, attempt bigint, settled boolean,
             decision_id uuid, approval_id uuid)
         LEFT JOIN placet.decisions d ON d.tenant_id = k.tenant_id AND d.decision_id = k.decision_id
         LEFT JOIN placet.audit_rows r ON r.tenant_id = k.tenant_id AND r.recorded_at = d.recorded_at AND r.sequence = d.sequence
@@ -129,6 +129,7 @@ DECLARE
     fact jsonb;
     fact_row jsonb;
     fact_rows jsonb;
+    number_of_rows bigint;
     state text;
     stop boolean := false;
 BEGIN
@@ -154,6 +155,10 @@ BEGIN
                     FOR fact IN SELECT value FROM jsonb_array_elements(wanted -> 'facts') LOOP
                         fact_row := NULL;
                         EXECUTE queries ->> (fact ->> 'query') INTO fact_row USING wanted -> 'binds' -> (fact ->> 'name');
+                        GET DIAGNOSTICS number_of_rows = ROW_COUNT;
+                        IF number_of_rows > 1 THEN
+                            RAISE EXCEPTION 'placet: a fact has one row' USING ERRCODE = 'cardinality_violation';
+                        END IF;
                         fact_rows := jsonb_set(fact_rows, ARRAY[fact ->> 'name'], coalesce(fact_row, 'null'), true);
                     END LOOP;
                     results := results || jsonb_build_object('i', wanted -> 'i', 'rows', fact_rows);
@@ -263,12 +268,12 @@ BEGIN
         INSERT INTO placet.decisions (tenant_id, decision_id, kind, subject, session_id, task_id, call_id, attempt, tool, decision, reason,
             refused_by, status, policy_version, decided_at, recorded_at, sequence)
         SELECT * FROM jsonb_to_recordset(rows -> 'decisions') AS d(tenant_id uuid, decision_id uuid, kind text, subject text, session_id text,
-            task_id text, call_id text, attempt int, tool text, decision text, reason text, refused_by text, status text, policy_version int,
+            task_id text, call_id text, attempt bigint, tool text, decision text, reason text, refused_by text, status text, policy_version int,
             decided_at timestamptz, recorded_at timestamptz, sequence bigint);
     END IF;
     IF rows ? 'claims' THEN
         UPDATE placet.claims k SET attempt = c.attempt, settled = c.settled, decision_id = c.decision_id, approval_id = c.approval_id
-        FROM jsonb_to_recordset(rows -> 'claims') AS c(tenant_id uuid, session_id text, call_id text, attempt int, settled boolean,
+        FROM jsonb_to_recordset(rows -> 'claims') AS c(tenant_id uuid, session_id text, call_id text, attempt bigint, settled boolean,
             decision_id uuid, approval_id uuid)
         WHERE k.tenant_id = c.tenant_id AND k.session_id = c.session_id AND k.call_id = c.call_id;
     END IF;

@@ -61,7 +61,7 @@ CREATE TABLE placet.claims (
     session_id text NOT NULL,
     call_id text NOT NULL,
     call_digest text NOT NULL,
-    attempt integer NOT NULL,
+    attempt bigint NOT NULL,
     settled boolean NOT NULL,
     decision_id uuid,
     approval_id uuid,
@@ -77,7 +77,7 @@ CREATE TABLE placet.decisions (
     session_id text NOT NULL,
     task_id text,
     call_id text NOT NULL,
-    attempt integer NOT NULL,
+    attempt bigint NOT NULL,
     tool text NOT NULL,
     decision text NOT NULL,
     reason text NOT NULL,
@@ -105,7 +105,7 @@ CREATE TABLE placet.rule_refusals (
     task_id text NOT NULL,
     tool text NOT NULL,
     rule text NOT NULL,
-    refusals integer NOT NULL,
+    refusals bigint NOT NULL,
     PRIMARY KEY (tenant_id, session_id, task_id, tool, rule)
 );
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.domain import coverage
 from app.domain.coverage import escapes
 from app.domain.quantity import Quantity
 from app.domain.resource import meet_resources
@@ -216,6 +217,20 @@ class TestExactness:
         assert not covers([entry("file:a/*", "read"), entry("file:a/*/*/**", "read")], deep)
         assert not covers([entry("file:a/b*", "read"), entry("file:a/*/**", "read")], deep)
 
+    def test_what_is_deeper_than_all_that_is_named_counts(self) -> None:
+        assert not covers([entry("file:a/*", "read"), entry("file:*/b*", "read")], entry("file:a/**", "read"))
+
+    def test_of_exceptions_only_the_largest_are_kept(self) -> None:
+        whole = parse_entry(
+            {
+                "action": "read",
+                "resource": "file:a/**",
+                "except": [{"action": "read", "resource": f"file:{path}"} for path in ("a/b/c", "*/b/**", "a/b/*", "z/**", "*/b/**")],
+            },
+            EXPONENTS.get,
+        )
+        assert whole == entry("file:a/**", "read", [entry("file:*/b/**", "read")])
+
     def test_excluded_parts_that_together_take_everything_leave_nothing(self) -> None:
         with pytest.raises(ScopeError, match="takes everything out"):
             parse_entry(
@@ -232,6 +247,7 @@ class TestExactness:
         assert met is not None
         assert not contains(entry("order:ab*ba"), met)
         assert covers([entry("order:ab*ba"), entry("order:aba")], met)
+        assert not covers([entry("order:ab*ba"), entry("order:abb*")], met)  # neither has `aba`
         assert spelled_out(met) == (entry("order:ab*ba"), entry("order:aba"))
 
     def test_a_hole_is_outside_even_where_it_only_touches(self) -> None:
@@ -241,6 +257,11 @@ class TestExactness:
         assert not contains(holed, entry("file:repo/**", "read"))
         assert contains(holed, entry("file:repo/**", "read", [entry("file:repo/secrets/**", "read")]))
         assert contains(entry("file:*/*", "read"), entry("file:**", "read", [entry("file:*", "read"), entry("file:*/*/**", "read")]))
+
+    def test_a_hole_may_be_filled_by_another_entry(self) -> None:
+        holed = entry("order:*", excluding=[entry("order:A")])
+        assert covers([holed, entry("order:A*")], entry("order:*"))
+        assert not covers([holed, entry("order:AB*")], entry("order:*"))
 
     def test_another_currency_meets_to_nothing(self) -> None:
         assert meet(entry("order:A", amount=eur(5)), entry("order:A", amount=jpy(5))) is None
@@ -266,18 +287,22 @@ class TestExactness:
         with pytest.raises(ScopeError):
             make()  # type: ignore[operator]  # a callable of any kind
 
-    def test_the_search_ends_and_then_says_no(self) -> None:
-        """Past its steps the search answers "not inside": never a grant by exhaustion."""
-        holes = [entry("/".join(["order:*"] + ["*"] * 11).replace("*", f"{index:x}*", 1)) for index in range(16)]
+    def test_past_its_steps_the_search_says_no(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Never a grant by exhaustion."""
+        whole = entry("order:A", cause=one_of("damaged", "late"))
+        halves = [entry("order:*", cause=one_of("damaged")), entry("order:*", cause=one_of("late"))]
+        assert covers(halves, whole)
+        monkeypatch.setattr(coverage, "STEPS_MAX", 1)
+        assert not covers(halves, whole)
+
+    def test_the_search_ends_soon_on_what_is_made_to_be_slow(self) -> None:
+        """Sixty entries over twelve segments, each with a key of its own, and sixteen exceptions: the steps bound the time."""
+        holes = tuple(entry(f"order:{number:x}*/" + "/".join(["*"] * 11)) for number in range(16))
         outers = [
-            Entry(
-                "refund",
-                parse_pattern("order:" + "/".join("ab"[(bits >> place) & 1] + "*" for place in range(12))),
-                {f"k{bits}": one_of("x")},
-            )
+            entry("order:" + "/".join("ab"[(bits >> place) & 1] + "*" for place in range(12)), **{f"k{bits}": one_of("x")})
             for bits in range(60)
         ]
-        whole = Entry("refund", parse_pattern("order:" + "/".join(["*"] * 12)), {}, tuple(holes))
+        whole = Entry("refund", parse_pattern("order:" + "/".join(["*"] * 12)), {}, holes)
         assert not covers(outers, whole)
 
 

@@ -7,6 +7,7 @@ code; what is changed for a test (a tool that is slow, a table that cascades) is
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -164,7 +165,9 @@ async def activate(shop: Shop, tenant: Tenant, files: Mapping[str, str]) -> int:
     """Store a bundle and make it active."""
     database = Database(shop.url)
     try:
-        version, _ = await AuthorityWriter(database, Clock()).store_policy(SYSTEM, tenant.tenant_id, files, activate=True)
+        writer = AuthorityWriter(database, Clock())
+        version, _ = await writer.store_policy(SYSTEM, tenant.tenant_id, files)
+        await writer.activate_policy(SYSTEM, tenant.tenant_id, version)
         return version
     finally:
         await database.close()
@@ -233,24 +236,67 @@ async def _tenant(writer: AuthorityWriter, name: str, files: Mapping[str, str] |
     for label, role in (*((role.value, role) for role in Role), ("other", Role.AGENT)):
         subject = {"agent": "support-agent", "other": "second-agent"}.get(label, f"the-{label}")
         segments = SEGMENTS if role is Role.AGENT else ()
-        key = await writer.make_key(SYSTEM, made.tenant_id, KeySpec(subject, f"owner of {label}", (role,), segments, timedelta(days=1)))
+        key = await writer.make_key(SYSTEM, made.tenant_id, KeySpec(subject, f"owner of {label}", (role,), segments, timedelta(days=30)))
         tokens[label], key_ids[label] = key.token, key.key.key_id
     return Tenant(made.tenant_id, name, tokens, key_ids)
 
 
+class ResettableShop:
+    """One database that is set back to the filled state: twenty times faster than a copy, and as good where the schema isn't changed."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        self._tables: list[str] = []
+        self._filled: dict[str, bytes] = {}
+
+    async def snapshot(self) -> None:
+        async with self.shop.superuser() as connection:
+            found = await connection.fetch(
+                "SELECT format('%I.%I', n.nspname, c.relname) AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+                " WHERE n.nspname IN ('placet', 'shop') AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'schema_version'"
+                " ORDER BY n.nspname, array_position(ARRAY['customers', 'orders', 'refunds']::name[], c.relname), c.relname"
+            )
+            self._tables = [row["name"] for row in found]
+            for name in self._tables:
+                kept = io.BytesIO()
+                await connection.copy_from_query(f"SELECT * FROM {name}", output=kept)
+                if kept.getvalue():
+                    self._filled[name] = kept.getvalue()
+
+    async def reset(self) -> None:
+        async with self.shop.superuser() as connection, connection.transaction():
+            await connection.execute(";".join(f"DELETE FROM {name}" for name in reversed(self._tables)))
+            for name, kept in self._filled.items():
+                schema, table = name.split(".")
+                await connection.copy_to_table(table, schema_name=schema, source=io.BytesIO(kept))
+
+
+@pytest.fixture(scope="session")
+def resettable_shop(postgres: EmbeddedPostgres, shop_template: ShopTemplate) -> ResettableShop:
+    """Give the database that the tests of this process share, one after the other."""
+    resettable = ResettableShop(_copy(postgres, shop_template, f"r_{uuid.uuid4().hex[:12]}"))
+    asyncio.run(resettable.snapshot())
+    return resettable
+
+
 @pytest.fixture
-def shop(postgres: EmbeddedPostgres, shop_template: ShopTemplate) -> Iterator[Shop]:
+def shop(resettable_shop: ResettableShop) -> Shop:
+    """The filled database, as no test has touched it. A test that changes the schema takes `own_shop`."""
+    asyncio.run(resettable_shop.reset())
+    return resettable_shop.shop
+
+
+@pytest.fixture
+def own_shop(postgres: EmbeddedPostgres, shop_template: ShopTemplate) -> Iterator[Shop]:
     """A copy of the filled database, dropped after the test."""
-    name, administrator = f"s_{uuid.uuid4().hex[:12]}", postgres.dsn("postgres")
-    run(administrator, f"create database {name} template {shop_template.name} strategy file_copy")
-    yield Shop(
-        with_database(shop_template.service_url, name),
-        postgres.dsn(name),
-        shop_template.acme,
-        shop_template.globex,
-        shop_template.platform_token,
-    )
-    run(administrator, f"drop database {name} with (force)")
+    name = f"s_{uuid.uuid4().hex[:12]}"
+    yield _copy(postgres, shop_template, name)
+    run(postgres.dsn("postgres"), f"drop database {name} with (force)")
+
+
+def _copy(postgres: EmbeddedPostgres, filled: ShopTemplate, name: str) -> Shop:
+    run(postgres.dsn("postgres"), f"create database {name} template {filled.name} strategy file_copy")
+    return Shop(with_database(filled.service_url, name), postgres.dsn(name), filled.acme, filled.globex, filled.platform_token)
 
 
 def with_database(url: str, name: str) -> str:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.engine.shop import shop, shop_template
+from tests.engine.shop import own_shop, resettable_shop, shop, shop_template
 
-__all__ = ["shop", "shop_template"]
+__all__ = ["own_shop", "resettable_shop", "shop", "shop_template"]

@@ -1,0 +1,373 @@
+"""The contract (S14.3): it is what is served, and real answers are what it says, with nothing that it doesn't say."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import asyncpg
+import httpx
+import jsonschema_rs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from app.api.envelope import ToolCallCheckRequest, parse_tool_call
+from app.api.examples import EXAMPLES
+from app.api.json_body import parse_json
+from app.api.openapi import as_yaml
+from app.domain.errors import RequestInvalid
+from app.main import contract
+from app.settings import PROJECT, Settings
+from tests.api.serving import PROBLEM, Client, code, serving
+from tests.engine.shop import SHOP_FILES, Shop, with_database
+
+COMMITTED = PROJECT / "openapi" / "openapi.yaml"
+DOCUMENT = contract()
+WITHOUT_KEY = {("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics")}
+
+
+@pytest.fixture
+async def client(settings: Settings, shop: Shop) -> AsyncIterator[Client]:
+    async with serving(settings, shop) as client:
+        yield client
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, item in DOCUMENT["paths"].items():
+        for method, operation in item.items():
+            yield method, path, operation
+
+
+def closed(node: Any) -> Any:
+    """Give a document whose objects with named properties have no others."""
+    if isinstance(node, dict):
+        if "properties" in node and "additionalProperties" not in node:
+            node["additionalProperties"] = False
+        for item in node.values():
+            closed(item)
+    elif isinstance(node, list):
+        for item in node:
+            closed(item)
+    return node
+
+
+STRICT = closed(copy.deepcopy(DOCUMENT["components"]))
+
+
+def as_the_contract_says(answer: httpx.Response, method: str, path: str) -> Any:
+    """Assert that an answer is one that the contract names for the route, and give its document."""
+    operation = DOCUMENT["paths"][path][method]
+    said = operation["responses"].get(str(answer.status_code))
+    assert said is not None, f"{method} {path} answered {answer.status_code}, which the contract doesn't name"
+    media_type = answer.headers["content-type"]
+    assert list(said["content"]) == [media_type]
+    validator = jsonschema_rs.Draft202012Validator({**said["content"][media_type]["schema"], "components": STRICT}, validate_formats=True)
+    document = answer.json()
+    assert [f"{'/'.join(map(str, fault.instance_path))}: {fault.message}" for fault in validator.iter_errors(document)] == []
+    for name in set(answer.headers) & {"retry-after", "www-authenticate", "idempotent-replayed"}:
+        assert name in {header.lower() for header in said.get("headers", ())}
+    return document
+
+
+def test_s14_3_the_committed_contract_is_the_applications() -> None:
+    assert COMMITTED.read_text(encoding="utf-8") == as_yaml(DOCUMENT), "run `placet openapi > openapi/openapi.yaml`"
+    assert YAML(typ="safe").load(COMMITTED) == json.loads(json.dumps(DOCUMENT))
+
+
+async def test_s14_3_it_is_served(client: Client) -> None:
+    answer = await client.get("/openapi.json")
+    assert (answer.status_code, answer.json()) == (200, json.loads(json.dumps(DOCUMENT)))
+    for path in ("/docs", "/redoc", "/docs/oauth2-redirect", "/keys/", "/healthz/"):
+        assert code(await client.get(path)) == (404, "not_found")
+
+
+def test_it_is_made_the_same_each_time() -> None:
+    assert as_yaml(contract()) == as_yaml(DOCUMENT)
+
+
+def test_s12_1_every_route_but_three_takes_a_key_and_names_its_roles() -> None:
+    """A dependency that the framework doesn't recognise becomes a query parameter, and the route is open or broken."""
+    for method, path, operation in operations():
+        asked = {each["name"] for each in operation.get("parameters", ())}
+        assert "principal" not in asked, path
+        if (method, path) in WITHOUT_KEY:
+            assert "security" not in operation
+        else:
+            assert operation["security"] == [{"key": []}], path
+            assert "Needs a key with the role " in operation["description"], path
+            assert {"401", "403", "503"} <= set(operation["responses"]), path
+
+
+def test_every_operation_has_a_name_and_its_failures_are_problems() -> None:
+    names = [operation["operationId"] for _, _, operation in operations()]
+    assert sorted(names) == sorted(set(names))
+    assert {"check_tool_call", "read_decision", "read_approval", "list_approvals", "make_key", "store_policy", "verification"} <= set(names)
+    for method, path, operation in operations():
+        for status, said in operation["responses"].items():
+            if status == "default" or (status[0] in "45" and path != "/readyz"):
+                assert list(said["content"]) == [PROBLEM], (method, path, status)
+            assert said["description"]
+    check = DOCUMENT["paths"]["/tool-calls/check"]["post"]
+    assert set(check["responses"]) == {"200", "400", "401", "403", "413", "415", "422", "503", "default"}
+    assert "Retry-After" in check["responses"]["503"]["headers"]
+
+
+def test_nothing_in_the_contract_is_unused_or_missing() -> None:
+    text = json.dumps(DOCUMENT)
+    for name in DOCUMENT["components"]["schemas"]:
+        assert f'"#/components/schemas/{name}"' in text, name
+    for used in {part.partition('"')[0] for part in text.split("#/components/schemas/")[1:]}:
+        assert used in DOCUMENT["components"]["schemas"]
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        jsonschema_rs.meta.validate({**schema, "components": DOCUMENT["components"]})
+        assert all(field.get("default", ...) is not None for field in schema.get("properties", {}).values()), name
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_example_is_what_its_schema_says(name: str) -> None:
+    assert DOCUMENT["components"]["schemas"][name]["examples"] == [EXAMPLES[name]]
+    schema = {"$ref": f"#/components/schemas/{name}", "components": STRICT}
+    assert [fault.message for fault in jsonschema_rs.Draft202012Validator(schema, validate_formats=True).iter_errors(EXAMPLES[name])] == []
+
+
+async def test_s3_1_decisions_are_as_the_contract_says(client: Client, shop: Shop) -> None:
+    agent = shop.acme.tokens["agent"]
+    route = ("post", "/tool-calls/check")
+
+    async def decided(decision: str, call_id: str, **more: Any) -> dict[str, Any]:
+        document = as_the_contract_says(await client.check(agent, call_id, **more), *route)
+        assert document["decision"] == decision, document
+        return dict(document)
+
+    accepted = await decided("accepted", "c1")
+    assert {"effective_arguments", "effective_scope", "side_effects", "risk"} <= set(accepted)
+    replay = await decided("accepted", "c1")
+    assert (replay["replayed"], replay["execution_permitted"]) == (True, False)
+    denied = await decided("denied", "c2", arguments={"amount": 12990}, task_id="task-17")
+    assert {"suggested_arguments", "attempts_left"} <= set(denied["fix_hint"])
+    waiting = await decided("needs_user", "c3", arguments={"amount": 100, "order_id": "A-1002"}, turn=1, state_version=2)
+    assert "approval" in waiting
+    reused = await decided("denied", "c1", arguments={"amount": 21})
+    assert reused["reason"] == "call_id_reused"
+    outside = [{"action": "refund", "resource": "order:A-1001", "constraints": {"amount": {"max": {"amount": "4.00", "currency": "EUR"}}}}]
+    cut = await decided("denied", "c4", requested_scope=outside)
+    assert cut["cuts"]
+    for call_id, more in {
+        "c5": {"tool": "nope"},
+        "c6": {"arguments": {"amount": "x", "surprise": 1}},
+        "c7": {"arguments": {"order_id": "A-9999"}},
+        "c8": {"arguments": {"currency": "JPY"}},
+        "c9": {"arguments": {"amount": 16000}},
+        "c10": {"arguments": {"amount": 1.005}},
+        "c11": {"requested_scope": []},
+        "c12": {"arguments": {"order_id": "A-1005"}},
+    }.items():
+        await decided("denied", call_id, **more)
+    decisions = [accepted, denied, waiting, reused, cut]
+    for decision in decisions:
+        read = await client.ask("GET", f"/decisions/{decision['decision_id']}", shop.acme.tokens["auditor"])
+        record = as_the_contract_says(read, "get", "/decisions/{decision_id}")
+        assert record["execution_permitted"] is False
+        assert record["request"]["call_id"].startswith("c")
+    await shop.execute("UPDATE placet.audit_payloads SET body = NULL, salt = NULL, erased_at = now()")
+    read = await client.ask("GET", f"/decisions/{denied['decision_id']}", shop.acme.tokens["auditor"])
+    assert "payload_erased_at" in as_the_contract_says(read, "get", "/decisions/{decision_id}")
+    for query in ("", "?wait_s=0"):
+        for role in ("reviewer", "agent"):
+            shown = await client.ask("GET", f"/approvals/{waiting['approval']['approval_id']}{query}", shop.acme.tokens[role])
+            as_the_contract_says(shown, "get", "/approvals/{approval_id}")
+    page = await client.ask("GET", "/approvals?limit=1", shop.acme.tokens["reviewer"])
+    as_the_contract_says(page, "get", "/approvals")
+
+
+async def test_s10_2_verifications_are_as_the_contract_says(client: Client, shop: Shop) -> None:
+    await client.check(shop.acme.tokens["agent"], "c1")
+    auditor = shop.acme.tokens["auditor"]
+    whole = as_the_contract_says(await client.ask("GET", "/audit/verification", auditor), "get", "/audit/verification")
+    assert whole["verified"] is True
+    await shop.execute("UPDATE placet.audit_rows SET body = replace(body, 'accepted', 'denied') WHERE event = 'tool_call.decided'")
+    broken = as_the_contract_says(await client.ask("GET", "/audit/verification", auditor), "get", "/audit/verification")
+    assert (broken["verified"], broken["first_broken"]["kind"]) == (False, "changed")
+
+
+async def test_ordinary_answers_are_as_the_contract_says(client: Client, shop: Shop) -> None:
+    operator, author = shop.acme.tokens["operator"], shop.acme.tokens["author"]
+    agent_key = str(shop.acme.key_ids["agent"])
+    for method, template, path, token, body, status in (
+        ("get", "/healthz", "/healthz", None, ..., 200),
+        ("get", "/readyz", "/readyz", None, ..., 200),
+        ("post", "/tenants", "/tenants", shop.platform_token, {"tenant": "initech"}, 201),
+        ("post", "/tenants", "/tenants", shop.platform_token, {"tenant": "initech"}, 409),
+        ("post", "/tenants", "/tenants", operator, {"tenant": "hooli"}, 403),
+        ("post", "/keys", "/keys", operator, {"subject": "a", "roles": ["agent"]}, 201),
+        ("post", "/keys", "/keys", operator, {"subject": "a", "roles": []}, 422),
+        ("post", "/keys", "/keys", shop.platform_token, {"subject": "a", "roles": ["agent"], "tenant": "none"}, 404),
+        ("get", "/keys", "/keys?limit=1", operator, ..., 200),
+        ("get", "/keys", "/keys?limit=0", operator, ..., 422),
+        ("post", "/keys/{key_id}/rotation", f"/keys/{agent_key}/rotation", operator, {}, 201),
+        ("delete", "/keys/{key_id}", f"/keys/{agent_key}", operator, ..., 200),
+        ("post", "/keys/{key_id}/rotation", f"/keys/{agent_key}/rotation", operator, {}, 409),
+        ("delete", "/keys/{key_id}", "/keys/x", operator, ..., 404),
+        ("post", "/policies", "/policies", author, {"files": dict(SHOP_FILES)}, 201),
+        ("post", "/policies", "/policies", author, {"files": {"bundle.yaml": "x"}}, 422),
+        ("get", "/policies", "/policies?limit=1", author, ..., 200),
+        ("post", "/policies/{version}/activation", "/policies/2/activation", author, ..., 200),
+        ("post", "/policies/{version}/activation", "/policies/9/activation", author, ..., 404),
+        ("post", "/policies/{version}/activation", "/policies/x/activation", author, ..., 422),
+    ):  # fmt: skip
+        answer = await client.ask(method.upper(), path, token, body)
+        assert answer.status_code == status, answer.text
+        as_the_contract_says(answer, method, template)
+    again = {"idempotency-key": "k"}
+    for _ in range(2):
+        answer = await client.ask("POST", "/keys", operator, {"subject": "b", "roles": ["user"]}, headers=again)
+        as_the_contract_says(answer, "post", "/keys")
+
+
+PROBLEMS_OF_A_CHECK = [
+    (b"{", {}, "agent", (400, "body_malformed")),
+    (b"{}", {}, None, (401, "unauthenticated")),
+    (b'{"tool":"refund","arguments":{},"session_id":"s","call_id":"c"}', {}, "auditor", (403, "not_permitted")),
+    (b" " * 1_048_577, {}, "agent", (413, "body_too_large")),
+    (b"{}", {"content-type": "text/plain"}, "agent", (415, "unsupported_media_type")),
+    (b'{"tool":"refund","call_id":"c7","arguments":{},"x":1}', {}, "agent", (422, "request_invalid")),
+]
+
+
+@pytest.mark.parametrize(("body", "headers", "role", "said"), PROBLEMS_OF_A_CHECK, ids=lambda value: repr(value)[:20])
+async def test_s3_1_problems_of_a_check_are_as_the_contract_says(
+    client: Client, shop: Shop, body: bytes, headers: dict[str, str], role: str | None, said: tuple[int, str]
+) -> None:
+    answer = await client.ask("POST", "/tool-calls/check", shop.acme.tokens[role] if role else None, body, headers=headers)
+    assert code(answer) == said
+    assert as_the_contract_says(answer, "post", "/tool-calls/check")["execution_permitted"] is False
+    if role is None:
+        assert answer.headers["www-authenticate"] == "Bearer"
+
+
+async def test_s3_10_with_the_database_away_answers_are_as_the_contract_says(own_shop: Shop, settings: Settings) -> None:
+    async with serving(settings, own_shop) as away:
+        await away.check(own_shop.acme.tokens["agent"], "c1")
+        database = await own_shop.value("SELECT current_database()")
+        elsewhere = await asyncpg.connect(with_database(own_shop.superuser_url, "postgres"))
+        try:
+            await elsewhere.execute(f"ALTER DATABASE {database} WITH CONNECTION LIMIT 0")
+            await elsewhere.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database)
+        finally:
+            await elsewhere.close()
+        checked = await away.check(own_shop.acme.tokens["agent"], "c2")
+        assert code(checked) == (503, "decision_unavailable")
+        as_the_contract_says(checked, "post", "/tool-calls/check")
+        listed = await away.ask("GET", "/keys", own_shop.acme.tokens["operator"])
+        assert code(listed) == (503, "decision_unavailable")
+        as_the_contract_says(listed, "get", "/keys")
+        made = await away.ask("POST", "/keys", own_shop.acme.tokens["operator"], {}, headers={"idempotency-key": "k"})
+        assert code(made) == (503, "decision_unavailable")
+        ready = await away.ask("GET", "/readyz")
+        assert ready.status_code == 503
+        assert as_the_contract_says(ready, "get", "/readyz")["status"] == "not_ready"
+
+
+BASE: dict[str, Any] = {"tool": "refund", "arguments": {}, "session_id": "s", "call_id": "c"}
+VALUES: list[Any] = [
+    *(None, True, 0, -1, 1, 1.5, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**70),
+    *("", "x", " ", "x" * 64, "x" * 65, "x" * 128, "x" * 129, "a\u200bb", "\u0085", "é" * 128, "enforce", "shadow"),
+    *("01a230d5-2fd8-7907-9af2-55e55f2a8983", "01A230D5-2FD8-7907-9AF2-55E55F2A8983", "01a230d52fd879079af255e55f2a8983"),
+    *("refund\n", "a b", "re.fund-2_X", [], {}, [{}], [1], [{}] * 32, [{}] * 33, {"segment": "x"}, {"id": ""}, {"id": 1}),
+    *({"id": "cust-77"}, {"id": "cust-77", "segment": "standard"}, {"id": "a", "segment": None}, {"id": "a", "segment": "x" * 65}),
+    {"id": "a", "surprise": 1},
+]
+FIELDS = [*ToolCallCheckRequest.model_fields, "provenance", "tenant_id", "surprise", "Tool", "after"]
+REQUEST_SCHEMA = jsonschema_rs.Draft202012Validator(
+    {"$ref": "#/components/schemas/ToolCallCheckRequest", "components": DOCUMENT["components"]}, validate_formats=True
+)
+
+
+def readings(body: bytes) -> tuple[bool, bool]:
+    """Say whether pydantic and whether the contract's schema take a body's document as a check request."""
+    document = parse_json(body)
+    try:
+        ToolCallCheckRequest.model_validate(document)
+        accepted = True
+    except ValidationError:
+        accepted = False
+    return accepted, REQUEST_SCHEMA.is_valid(json.loads(body))
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(VALUES), max_size=3), st.sets(st.sampled_from(list(BASE)), max_size=1))
+def test_the_route_the_model_and_the_contract_read_an_envelope_alike(changes: dict[str, Any], left_out: set[str]) -> None:
+    body = json.dumps({**{name: value for name, value in BASE.items() if name not in left_out}, **changes}).encode()
+    try:
+        parse_tool_call(parse_json(body))
+        taken = True
+    except RequestInvalid:
+        taken = False
+    assert readings(body) == (taken, taken)
+
+
+async def test_the_served_route_takes_and_refuses_what_the_model_does(client: Client, shop: Shop) -> None:
+    """Every field with every value: a refused envelope is 422, an accepted one is decided or its scope is refused."""
+    agent = shop.acme.tokens["agent"]
+    counts = {True: 0, False: 0}
+    for number, (field, value) in enumerate((field, value) for field in FIELDS for value in random.Random(7).sample(VALUES, 14)):
+        body = json.dumps({**BASE, "tool": "nope", "call_id": f"c{number}", field: value}).encode()
+        answer = await client.ask("POST", "/tool-calls/check", agent, body)
+        document = as_the_contract_says(answer, "post", "/tool-calls/check")
+        accepted, _ = readings(body)
+        if accepted and answer.status_code == 422:
+            assert all(error["pointer"].startswith("/requested_scope/") for error in document["errors"]), (field, value)
+        else:
+            assert answer.status_code == (200 if accepted else 422), (field, value, answer.text)
+        counts[accepted] += 1
+    assert min(counts.values()) > 20
+
+
+async def test_pm_01_unknown_paths_and_methods_make_no_series(client: Client, shop: Shop) -> None:
+    """PM-01: paths and methods that a caller made up are no labels, and their answers are problems."""
+    chance = random.Random(1)
+    methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "FOO", "TRACE", "PROPFIND"]
+    known = ["/keys", "/policies", "/healthz", "/metrics", "/tool-calls/check", "/approvals", "/openapi.json", "/audit/verification"]
+    tokens = [None, shop.acme.tokens["agent"], "placet_made_up"]
+
+    async def one(method: str, path: str, token: str | None) -> None:
+        answer = await client.ask(method, path, token)
+        if answer.status_code != 200:
+            assert 400 <= answer.status_code < 500, (method, path, answer.text)
+            assert answer.headers["content-type"] == PROBLEM
+            assert method == "HEAD" or code(answer)
+        else:
+            assert method in ("GET", "HEAD"), (method, path)
+
+    async def series() -> set[str]:
+        text = (await client.get("/metrics")).text
+        return {line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")}
+
+    for method in methods:
+        for path in ("/nothing", *known):
+            for token in tokens:
+                await one(method, path, token)
+    before = await series()
+    for _ in range(500):
+        path = "/" + "/".join("".join(chance.choices("abcxyz0189-_.~%20é", k=chance.randint(1, 12))) for _ in range(chance.randint(1, 4)))
+        method = chance.choice([*methods, "".join(chance.choices("ABCXYZ", k=6))])
+        await one(method, path.replace("%", "%25"), chance.choice(tokens))
+    assert await series() == before
+    assert not any("abc" in line or "FOO" in line or "PROPFIND" in line for line in before)
+
+
+@pytest.mark.parametrize("thing", ["x", "0" * 36, "%00", "..%2f..", "1" * 5000, "9" * 19, "-1", "%F0%9F%98%80", "1e3"])
+async def test_what_is_no_id_or_number_is_never_a_failure_of_ours(client: Client, shop: Shop, thing: str) -> None:
+    operator, auditor = shop.acme.tokens["operator"], shop.acme.tokens["auditor"]
+    assert code(await client.ask("GET", f"/decisions/{thing}", auditor)) == (404, "not_found")
+    assert code(await client.ask("DELETE", f"/keys/{thing}", operator)) == (404, "not_found")
+    assert code(await client.ask("POST", f"/keys/{thing}/rotation", operator, {})) == (404, "not_found")
+    activation = await client.ask("POST", f"/policies/{thing}/activation", operator)
+    assert code(activation) in ((404, "not_found"), (422, "request_invalid"))
+    for path in (f"/keys?cursor={thing}", f"/policies?cursor={thing}x", f"/policies?limit={thing}x"):
+        assert code(await client.ask("GET", path, operator)) == (422, "request_invalid")
