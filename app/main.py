@@ -87,6 +87,7 @@ def build_app(services: Services, database: Database, checkpoints: Checkpoints) 
         redoc_url=None,
         redirect_slashes=False,  # a redirect would repeat the Host header that was sent
     )
+    application.state.is_stopping = lambda: False  # the worker knows better; whoever waits is answered when it stops
     application.router.routes.append(Route(ROUTE, CheckRoute(services), methods=["POST"], include_in_schema=False))
     for module in (decisions, approvals, keys, policies, audit, operations):
         application.include_router(module.routes(services))

@@ -60,8 +60,12 @@ def routes(services: Services) -> APIRouter:
         wait_s: Annotated[int, Query(ge=0, le=WAIT_S_MAX, description="how long to wait while it is pending")] = 0,
     ) -> Response:
         found = await services.reader.approval(principal, id_of(approval_id))
+
+        async def is_over() -> bool:
+            return request.app.state.is_stopping() or await request.is_disconnected()
+
         if wait_s and found.status == ApprovalStatus.PENDING:
-            await services.reader.wait_for_approval(principal.tenant_id, found.approval_id, wait_s, request.is_disconnected)
+            await services.reader.wait_for_approval(principal.tenant_id, found.approval_id, wait_s, is_over)
             # a key that was revoked meanwhile reads nothing any more
             principal = await services.authority.authenticate(bearer_token(request.scope["headers"]), fresh=True)
             found = await services.reader.approval(principal, found.approval_id)

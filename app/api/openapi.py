@@ -1,7 +1,8 @@
 """The contract: what `/openapi.json` serves and `openapi/openapi.yaml` holds (SPEC S14.3).
 
-It is made of the routes themselves, of the models of `envelope` and `answers`, and of one table here for the routes that answer with text
-of their own. The framework's guesses about errors are replaced: every failure is a problem document. A test holds it against real answers.
+It is made of the routes themselves, of the models of `envelope`, `answers` and `reports`, and of one table here for the routes that
+answer with text of their own. The framework's guesses about errors are replaced: every failure is a problem document. A test holds it
+against real answers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from ruamel.yaml import YAML
 
-from app.api import answers
+from app.api import answers, reports
 from app.api.envelope import ToolCallCheckRequest
 from app.api.examples import EXAMPLES
 from app.api.idempotency import KEY_LENGTH_MAX
@@ -61,13 +62,13 @@ class _Answer(NamedTuple):
 
 _WRITTEN: Mapping[tuple[str, str], tuple[_Answer, ...]] = {
     ("get", "/decisions/{decision_id}"): (_Answer(200, answers.DecisionRecord, "the decision"),),
-    ("get", "/approvals"): (_Answer(200, answers.ApprovalsPage, "a page of approvals"),),
-    ("get", "/approvals/{approval_id}"): (_Answer(200, answers.Approval, "the approval"),),
-    ("get", "/audit/verification"): (_Answer(200, answers.ChainVerification, "what was verified"),),
-    ("get", "/healthz"): (_Answer(200, answers.Health, "the process answers"),),
+    ("get", "/approvals"): (_Answer(200, reports.ApprovalsPage, "a page of approvals"),),
+    ("get", "/approvals/{approval_id}"): (_Answer(200, reports.Approval, "the approval"),),
+    ("get", "/audit/verification"): (_Answer(200, reports.ChainVerification, "what was verified"),),
+    ("get", "/healthz"): (_Answer(200, reports.Health, "the process answers"),),
     ("get", "/readyz"): (
-        _Answer(200, answers.Readiness, "the service can decide"),
-        _Answer(503, answers.Readiness, "it can't; the checks say why"),
+        _Answer(200, reports.Readiness, "the service can decide"),
+        _Answer(503, reports.Readiness, "it can't; the checks say why"),
     ),
 }
 _MODELS: tuple[type[BaseModel], ...] = (

@@ -77,7 +77,7 @@ class CheckRoute:
         answer = problem(error, trace_id, asked.named)
         try:
             async with asyncio.timeout(DECIDE_WITHIN_S):
-                await self._record(error, answer, asked)
+                await self._record(error, answer, trace_id, asked)
         except (DecisionUnavailable, TimeoutError):
             answer = problem(DecisionUnavailable(), trace_id, asked.named)
         if answer.status == 500:
@@ -85,13 +85,13 @@ class CheckRoute:
         self._services.metrics.refused_request(code_of(error))
         return answer
 
-    async def _record(self, error: Exception, answer: Problem, asked: _Asked) -> None:
+    async def _record(self, error: Exception, answer: Problem, trace_id: str, asked: _Asked) -> None:
         services = self._services
         if isinstance(error, Unauthenticated):
             services.metrics.unauthenticated()
             await services.recorder.unauthenticated(ROUTE)
         elif asked.principal is not None and isinstance(error, PlacetError) and not isinstance(error, DecisionUnavailable):
-            await services.recorder.refused(asked.principal, ROUTE, code_of(error), answer.status, asked.body)
+            await services.recorder.refused(asked.principal, ROUTE, code_of(error), answer.status, trace_id, asked.body)
 
 
 class _Asked:

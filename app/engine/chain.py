@@ -15,6 +15,12 @@ from app.domain.canonical import canonical, digest_text
 from app.engine.clock import rfc3339
 from app.storage.decision_batch import Head
 
+COPIED = (
+    "session_id", "task_id", "tool", "resources", "decision_id", "approval_id", "decision", "reason", "refused_by", "risk_score",
+    "policy_version",
+)  # fmt: skip
+"""Facts of a row that are also columns, to search by."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -39,45 +45,53 @@ class Link:
     head: Head
 
 
+@dataclass(frozen=True, slots=True)
+class OpenLink:
+    """An event whose place isn't known yet: its text is before + previous hash + between + sequence + after."""
+
+    columns: dict[str, object]
+    before: str
+    between: str
+    after: str
+
+
 def link(tenant_id: UUID, chain: str, head: Head, event: Event, salt: bytes) -> Link:
-    """Put an event behind `head`."""
-    recorded_at = max(event.occurred_at, head.recorded_at)
+    """Put an event behind `head`, whose lock the caller holds."""
     sequence = head.sequence + 1
+    body = canonical({**_row(chain, event, salt), "previous_hash": head.hash, "sequence": sequence})
+    after = Head(sequence, digest_text(body), max(event.occurred_at, head.recorded_at), head.authority_version)
+    columns = {
+        **_columns(event),
+        "tenant_id": tenant_id,
+        "recorded_at": after.recorded_at,
+        "sequence": sequence,
+        "previous_hash": head.hash,
+        "hash": after.hash,
+    }
+    return Link(columns, body, event.payload, salt if event.payload is not None else None, after)
+
+
+def open_link(chain: str, event: Event, salt: bytes, mark: str) -> OpenLink:
+    """Prepare an event for the place that the write will give it; `mark` is a random text that stands where the two values go."""
+    text = canonical({**_row(chain, event, salt), "previous_hash": mark, "sequence": f"{mark}#"})
+    before, _, rest = text.partition(mark)
+    between, found, after = rest.partition(f'"{mark}#"')
+    assert found, "previous_hash stands before sequence in the canonical form"
+    return OpenLink(_columns(event), before, between, after)
+
+
+def _row(chain: str, event: Event, salt: bytes) -> dict[str, object]:
     row: dict[str, object] = {
         "chain": chain,
-        "sequence": sequence,
         "event": event.name,
         "occurred_at": rfc3339(event.occurred_at),
         "actor": {"subject": event.subject, "roles": list(event.roles)},
         **event.facts,
-        "previous_hash": head.hash,
     }
     if event.payload is not None:
         row["payload_digest"] = payload_digest(salt, event.payload)
-    body = canonical(row)
-    row_hash = digest_text(body)
-    columns: dict[str, object] = {
-        "tenant_id": tenant_id,
-        "recorded_at": recorded_at,
-        "sequence": sequence,
-        "event": event.name,
-        "previous_hash": head.hash,
-        "hash": row_hash,
-        "subject": event.subject,
-    }
-    for name in (
-        "session_id",
-        "task_id",
-        "tool",
-        "resources",
-        "decision_id",
-        "approval_id",
-        "decision",
-        "reason",
-        "refused_by",
-        "risk_score",
-    ):
-        columns[name] = event.facts.get(name)
-    columns["policy_version"] = event.facts.get("policy_version")
-    after = Head(sequence, row_hash, recorded_at, head.authority_version)
-    return Link(columns, body, event.payload, salt if event.payload is not None else None, after)
+    return row
+
+
+def _columns(event: Event) -> dict[str, object]:
+    return {"event": event.name, "subject": event.subject, **{name: event.facts.get(name) for name in COPIED}}

@@ -4,7 +4,7 @@ storage/decision_batch."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from time import perf_counter_ns
 from uuid import UUID
@@ -14,14 +14,15 @@ import asyncpg
 from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
 from app.engine.clock import Clock
-from app.engine.dry_runs import TIMED_OUT, VALUE_MISSING, dry_run_ask, dry_run_of
+from app.engine.dry_runs import TIMED_OUT, VALUE_MISSING, Transaction, dry_run_ask, dry_run_of
 from app.engine.ledger import Ledger, Place, loop_limit_of, loop_task
-from app.engine.prepare_call import Work, facts_wanted, history_key, needs_state
-from app.engine.record_decisions import Decided, record, replayed_answer
+from app.engine.prepare_call import Work, facts_wanted, needs_state
+from app.engine.record_decisions import Decided, place_answers, record, replayed_answer
 from app.engine.stored_answer import CheckAnswer
 from app.engine.suggestions import verify_suggestions
 from app.guards.context import DryRun, Evidence, FactsRead, Refused
-from app.guards.pipeline import Verdict, decide, passes_semantic
+from app.guards.pipeline import Verdict, decide, judge_semantic
+from app.guards.semantic import SemanticVerdict
 from app.storage import decision_batch as stored
 from app.storage.database import BatchConnection
 
@@ -45,6 +46,7 @@ class Findings:
 
     read: stored.Read = field(default_factory=lambda: stored.Read({}, {}, {}))
     facts: dict[int, FactsRead] = field(default_factory=dict)
+    semantic: dict[int, SemanticVerdict | None] = field(default_factory=dict)  # judged before this batch decided anything
     dry_runs: dict[int, DryRun] = field(default_factory=dict)
     facts_us: int = 0
     dry_run_us: int = 0
@@ -59,11 +61,14 @@ async def decide_batch(
         AuthorityMoved: prepare the calls again; nothing was kept.
         Whatever the driver raises: nothing was kept, but for a connection lost during COMMIT.
     """
+    prepared = await _prepare_statements(connection, works)
+    tables = await connection.counted_tables()
     async with connection.transaction({work.principal.tenant_id for work in works}) as transaction:
+        database = Transaction(transaction, prepared, tables)
         opened = await stored.open_batch(transaction, [_claim(index, work) for index, work in enumerate(works)])
         _confirm(works, opened.authority)
         ledger = Ledger(works, opened)
-        findings = await _find(transaction, works, ledger, slow_down)
+        findings = await _find(database, works, ledger, slow_down)
         decided: list[Decided | CheckAnswer] = []
         for index, work in enumerate(works):
             place = ledger.places[index]
@@ -72,13 +77,27 @@ async def decide_batch(
                 decided.append(replayed_answer(work, place.known))
             else:
                 decided.append(_decide_one(index, work, place, ledger, findings, clock))
-        new = [each for each in decided if isinstance(each, Decided)]
+        new = sorted((each for each in decided if isinstance(each, Decided)), key=lambda each: each.work.principal.tenant_id)
         if new:
-            await verify_suggestions(transaction, new, ledger)
-            heads = await stored.lock_heads(transaction, sorted({each.work.principal.tenant_id for each in new}))
-            _confirm([each.work for each in new], {tenant_id: head.authority_version for tenant_id, head in heads.items()})
-            await stored.record_batch(transaction, record(new, ledger, heads, clock))
+            await verify_suggestions(database, new, ledger)
+            try:
+                places = await stored.record_batch(transaction, record(new, ledger, clock))
+            except asyncpg.PostgresError as failure:
+                if failure.sqlstate == stored.AUTHORITY_MOVED:
+                    raise AuthorityMoved(frozenset({UUID(failure.detail)})) from None
+                raise
+            place_answers(new, places)
     return decided
+
+
+async def _prepare_statements(connection: BatchConnection, works: Sequence[Work]) -> stored.Prepared:
+    tools = {work.prepared.context.tool.digest: work.prepared.context.tool for work in works if work.prepared is not None}
+    prepared: stored.Prepared = {}
+    for tool in tools.values():
+        prepared = await connection.prepare(stored.FACTS_ROLE, (fact.statement.sql for fact in tool.facts))
+        if tool.sandbox is not None:
+            prepared = await connection.prepare(stored.SANDBOX_ROLE, (effect.statement.sql for effect in tool.sandbox.effects))
+    return prepared
 
 
 def _claim(index: int, work: Work) -> stored.ClaimAsk:
@@ -99,28 +118,28 @@ def _confirm(works: Iterable[Work], versions: Mapping[UUID, int]) -> None:
         raise AuthorityMoved(frozenset(moved))
 
 
-async def _find(transaction: asyncpg.Connection, works: Sequence[Work], ledger: Ledger, slow_down: SlowDown) -> Findings:
+async def _find(database: Transaction, works: Sequence[Work], ledger: Ledger, slow_down: SlowDown) -> Findings:
     """Read facts, history and refusals, then try the effects of the calls that the semantic layer lets on."""
     findings = Findings()
     todo = {index: work for index, work in enumerate(works) if ledger.places[index].standing == "decide"}
     started = perf_counter_ns()
-    await _read(transaction, todo, findings, slow_down)
+    await _read(database, todo, findings, slow_down)
     findings.facts_us = (perf_counter_ns() - started) // 1000
-    await _try_effects(transaction, todo, ledger, findings, slow_down)
+    await _try_effects(database, todo, ledger, findings, slow_down)
     return findings
 
 
-async def _try_effects(
-    transaction: asyncpg.Connection, todo: Mapping[int, Work], ledger: Ledger, findings: Findings, slow_down: SlowDown
-) -> None:
+async def _try_effects(database: Transaction, todo: Mapping[int, Work], ledger: Ledger, findings: Findings, slow_down: SlowDown) -> None:
     asks: list[stored.DryRunAsk] = []
     for index, work in todo.items():
         prepared = work.prepared
         if prepared is None or prepared.refused is not None or Layer.SANDBOX not in prepared.context.tool.layers:
             continue
-        first = ledger.evidence(index, work, findings.read, findings.facts.get(index, NOTHING_READ), None, 0, 0)
-        if passes_semantic(prepared, first):
-            ask = dry_run_ask(index, prepared, first, work.principal.tenant)
+        facts = findings.facts.get(index, NOTHING_READ)
+        semantic = judge_semantic(prepared, ledger.evidence(index, work, findings.read, facts, None, findings.facts_us, 0))
+        findings.semantic[index] = semantic
+        if semantic is None or semantic.verdict.refused is None:
+            ask = dry_run_ask(index, prepared, semantic, work.principal.tenant)
             if ask is None:
                 findings.dry_runs[index] = DryRun(failed=VALUE_MISSING)
             else:
@@ -128,11 +147,11 @@ async def _try_effects(
     if not asks:
         return
     started = perf_counter_ns()
-    tried = dict(await stored.dry_run(transaction, asks))
+    tried = dict(await stored.dry_run(database.connection, asks, database.prepared, database.tables))
     slow = {todo[index].call.tool for index, found in tried.items() if found.get("failed") == TIMED_OUT}
     missed = [ask for ask in asks if ask.index not in tried and todo[ask.index].call.tool not in slow]
     if missed:
-        tried |= await stored.dry_run(transaction, missed)
+        tried |= await stored.dry_run(database.connection, missed, database.prepared, database.tables)
     findings.dry_run_us = (perf_counter_ns() - started) // 1000
     for ask in asks:
         findings.dry_runs[ask.index] = dry_run_of(tried.get(ask.index))
@@ -140,7 +159,7 @@ async def _try_effects(
         slow_down(tool)
 
 
-async def _read(transaction: asyncpg.Connection, todo: Mapping[int, Work], findings: Findings, slow_down: SlowDown) -> None:
+async def _read(database: Transaction, todo: Mapping[int, Work], findings: Findings, slow_down: SlowDown) -> None:
     history, refusals, facts = [], [], []
     for index, work in todo.items():
         limit = loop_limit_of(work)
@@ -153,7 +172,7 @@ async def _read(transaction: asyncpg.Connection, todo: Mapping[int, Work], findi
         assert work.prepared is not None
         for query in work.prepared.context.tool.history:
             since = work.now - timedelta(seconds=query.within_s)
-            key = history_key(query, work.call)
+            key = work.queried_keys[query.name]
             history.append(stored.HistoryAsk(index, query.name, work.principal.tenant_id, key, since, query.statuses))
         wanted = facts_wanted(work)
         if wanted is None:
@@ -162,12 +181,12 @@ async def _read(transaction: asyncpg.Connection, todo: Mapping[int, Work], findi
             facts.append(stored.FactsAsk(index, work.principal.tenant, wanted))
     if not (history or refusals or facts):
         return
-    findings.read = await stored.read_facts(transaction, history, refusals, facts)
+    findings.read = await stored.read_facts(database.connection, history, refusals, facts, database.prepared)
     found = dict(findings.read.facts)
     slow = {todo[index].call.tool for index, each in found.items() if each.failed == TIMED_OUT}
     missed = [ask for ask in facts if ask.index not in found and todo[ask.index].call.tool not in slow]
     if missed:  # what stood behind a call that timed out; calls of its tool aren't worth another wait
-        found |= (await stored.read_facts(transaction, (), (), missed)).facts
+        found |= (await stored.read_facts(database.connection, (), (), missed, database.prepared)).facts
     for ask in facts:
         each = found.get(ask.index)
         findings.facts[ask.index] = FactsRead(each.rows, each.failed) if each is not None else NOT_READ
@@ -205,11 +224,13 @@ def _verdict(index: int, work: Work, place: Place, ledger: Ledger, findings: Fin
     facts = findings.facts.get(index, NOTHING_READ)
     dry_run = findings.dry_runs.get(index)
     evidence = ledger.evidence(index, work, findings.read, facts, dry_run, findings.facts_us, findings.dry_run_us)
-    tried = dry_run is not None or Layer.SANDBOX not in prepared.context.tool.layers or prepared.refused is not None
-    if not tried and passes_semantic(prepared, evidence):
+    if prepared.refused is not None:
+        return decide(prepared, evidence), evidence
+    semantic = findings.semantic.get(index) if ledger.is_untouched(work) else judge_semantic(prepared, evidence)
+    if dry_run is None and Layer.SANDBOX in prepared.context.tool.layers and (semantic is None or semantic.verdict.refused is None):
         # what this batch decided before would now let it on, but its effects weren't tried: a later try will see it
-        evidence = ledger.evidence(index, work, findings.read, FactsRead({}, TIMED_OUT), None, 0, 0)
-    return decide(prepared, evidence), evidence
+        evidence, semantic = replace(evidence, facts=NOT_READ), None
+    return decide(prepared, evidence, semantic), evidence
 
 
 def _by_idempotency(reason: Reason, denial_class: DenialClass, message: str, action: NextActionKind) -> Verdict:

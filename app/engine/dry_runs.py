@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from app.domain.decision import Layer
+import asyncpg
+
 from app.engine.prepare_call import statement_values
-from app.guards.context import DryRun, Evidence
+from app.guards.context import DryRun
 from app.guards.pipeline import Prepared
-from app.guards.semantic import check_semantic
-from app.policy.expressions import Bindings, ExpressionFailed
+from app.guards.semantic import SemanticVerdict
+from app.policy.expressions import ExpressionFailed
 from app.storage import decision_batch as stored
 
 TIMED_OUT = "57014"
@@ -19,24 +21,25 @@ VALUE_MISSING = "22004"
 """The SQLSTATE of a null where none is allowed: a bind has no value."""
 
 
-def dry_run_ask(index: int, prepared: Prepared, evidence: Evidence, tenant: str) -> stored.DryRunAsk | None:
-    """Give a call's effects with their values, or None where a value isn't there."""
-    plan = prepared.context.tool.sandbox
-    assert plan is not None and prepared.bindings is not None
-    bindings = effect_bindings(prepared, evidence)
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A batch's open transaction, with what its connection has prepared."""
+
+    connection: asyncpg.Connection
+    prepared: stored.Prepared
+    tables: stored.CountedTables
+
+
+def dry_run_ask(index: int, prepared: Prepared, semantic: SemanticVerdict | None, tenant: str) -> stored.DryRunAsk | None:
+    """Give a call's effects with their values, or None where a value isn't there. `semantic` brings the facts that effects may read."""
+    plan, bindings = prepared.context.tool.sandbox, semantic.bindings if semantic is not None else prepared.bindings
+    assert plan is not None
+    assert bindings is not None
     try:
         binds = tuple(statement_values(effect.statement, bindings, tenant) for effect in plan.effects)
     except ExpressionFailed:
         return None
     return stored.DryRunAsk(index, tenant, tuple(effect.statement.sql for effect in plan.effects), binds)
-
-
-def effect_bindings(prepared: Prepared, evidence: Evidence) -> Bindings:
-    """Give the bindings that effects read: arguments, and facts where the semantic layer read them."""
-    assert prepared.bindings is not None
-    if Layer.SEMANTIC not in prepared.context.tool.layers:
-        return prepared.bindings
-    return check_semantic(prepared.context, prepared.bindings, evidence, prepared.accounts.resources).bindings
 
 
 def dry_run_of(found: Mapping[str, object] | None) -> DryRun:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from app.engine.prepare_call import Work, history_key, own_history_keys
+from app.engine.prepare_call import Work
 from app.guards.context import Balance, DryRun, Evidence, FactsRead
 from app.guards.pipeline import Verdict
 from app.guards.risk import selects
@@ -72,10 +72,18 @@ class Ledger:
         history: dict[str, int] = {}
         assert work.prepared is not None
         for query in work.prepared.context.tool.history:
-            mine = self._statuses.get((work.principal.tenant_id, history_key(query, work.call)), ())
+            mine = self._statuses.get((work.principal.tenant_id, work.queried_keys[query.name]), ())
             stored = read.history.get((index, query.name), 0)
             history[query.name] = stored + sum(status in query.statuses for status in mine)
         return Evidence(facts, history, self.balances(work), {}, dry_run, facts_us, dry_us)
+
+    def is_untouched(self, work: Work) -> bool:
+        """Say whether nothing that this batch has decided so far changes what the call's rules see."""
+        assert work.prepared is not None
+        tenant_id = work.principal.tenant_id
+        return not any((tenant_id, name) in self.changed for name in work.prepared.accounts.names()) and not any(
+            (tenant_id, key) in self._statuses for key in work.queried_keys.values()
+        )
 
     def refusals(self, index: int, work: Work, read: Read, limit: LoopLimit, rule: str) -> int:
         """Count how often a rule refused this task before this call."""
@@ -89,9 +97,8 @@ class Ledger:
             before = self._balances[place]
             self._balances[place] = Balance(hold.quantity.unit, before.held + hold.quantity.minor, before.spent)
             self.changed.add(place)
-        if work.policy is not None and work.prepared is not None:
-            for key in own_history_keys(work.policy, work.call):
-                self._statuses.setdefault((tenant_id, key), []).append(STATUS_OF[verdict.decision])
+        for key in work.own_keys:
+            self._statuses.setdefault((tenant_id, key), []).append(STATUS_OF[verdict.decision])
 
     def note_refusal(self, work: Work, limit: LoopLimit, rule: str) -> dict[str, object]:
         """Count a rule's refusal; the row to store."""

@@ -39,6 +39,8 @@ class Work:
     authority: TenantAuthority | None = None
     prepared: Prepared | None = None
     refused_early: tuple[LayerResult, Refused] | None = None
+    queried_keys: Mapping[str, str] = field(default_factory=dict)  # by the history query's name
+    own_keys: tuple[str, ...] = ()  # what this call will be counted by, whoever's query it is
 
     @property
     def tool_known(self) -> bool:
@@ -57,9 +59,13 @@ def prepare_call(work: Work) -> None:
         verdict = refuse_unknown_tool(has_policy=policy is not None)
         assert verdict.refused is not None
         work.prepared, work.refused_early = None, (verdict.result, verdict.refused)
+        work.queried_keys, work.own_keys = {}, ()
         return
     work.refused_early = None
     work.prepared = prepare(CallContext(work.call, work.principal, policy, tool, work.now), work.requested)
+    keys = {query: history_key(query, work.call) for query in (*tool.history, *policy.history_keys.get(tool.name, ()))}
+    work.queried_keys = {query.name: keys[query] for query in tool.history}
+    work.own_keys = tuple(sorted({keys[query] for query in policy.history_keys.get(tool.name, ())}))
 
 
 def history_key(query: HistoryQuery, call: ToolCall) -> str:
@@ -73,11 +79,6 @@ def history_key(query: HistoryQuery, call: ToolCall) -> str:
         level = [call.session_id] if query.level == "session" else [call.session_id, call.task_id or ""]
     text = canonical([query.tool, query.level, level, list(query.match), values])
     return sha256(text.encode()).digest()[:16].hex()
-
-
-def own_history_keys(policy: Policy, call: ToolCall) -> tuple[str, ...]:
-    """Give every key that this call will be counted by, whoever's query it is."""
-    return tuple(sorted({history_key(query, call) for query in policy.history_keys.get(call.tool, ())}))
 
 
 def statement_values(statement: Statement, bindings: Bindings, tenant: str) -> Mapping[str, object]:

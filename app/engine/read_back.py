@@ -66,14 +66,14 @@ class Reader:
             raise NotFound("there is no such approval")
         return row
 
-    async def wait_for_approval(self, tenant_id: UUID, approval_id: UUID, wait_s: float, is_gone: Callable[[], Awaitable[bool]]) -> None:
+    async def wait_for_approval(self, tenant_id: UUID, approval_id: UUID, wait_s: float, is_over: Callable[[], Awaitable[bool]]) -> None:
         """Wait until an approval isn't pending any more, at most `wait_s` seconds; no transaction is open between the looks.
 
-        `is_gone` says whether whoever asked has left; then nobody needs to wait.
+        `is_over` says whether waiting has lost its sense: whoever asked has left, or the service stops.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
-        while (left := until - loop.time()) > 0 and not await is_gone():
+        while (left := until - loop.time()) > 0 and not await is_over():
             async with self._database.transaction([tenant_id]) as connection:
                 status = await approvals.read_status(connection, tenant_id, approval_id, self._clock.now())
             if status != approvals.PENDING:

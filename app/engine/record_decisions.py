@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -13,17 +13,17 @@ from app.domain.canonical import canonical, digest
 from app.domain.decision import Decision
 from app.domain.hint import FixHint, Retryable, Suggestion
 from app.engine.answer import Approval, Attempts, answer_document, finished_hint, limits_document, scope_document
-from app.engine.chain import Event, link
+from app.engine.chain import Event, open_link
 from app.engine.clock import Clock
 from app.engine.ledger import STATUS_OF, Ledger, Place
-from app.engine.prepare_call import Work, own_history_keys
+from app.engine.prepare_call import Work
 from app.engine.stored_answer import CheckAnswer
 from app.guards.context import Balance, Evidence
 from app.guards.holds import counted_by
 from app.guards.pipeline import NO_ACCOUNTS, Verdict
 from app.guards.risk import selects
 from app.policy.model import ApprovalRule, LoopLimit, Selector
-from app.storage.decision_batch import BatchWrite, Head, Known, PendingApproval
+from app.storage.decision_batch import BatchWrite, Known, PendingApproval
 
 EVENT = "tool_call.decided"
 DEFAULT_APPROVAL = ApprovalRule(Selector(), 1, ("reviewer",), 1_800, "refused")
@@ -64,29 +64,36 @@ class Decided:
         return Attempts(self.limit, self.verdict.refused.rule, self.refused_before + self.counts_as_attempt)
 
 
-def record(decided: Sequence[Decided], ledger: Ledger, heads: Mapping[UUID, Head], clock: Clock) -> BatchWrite:
-    """Give the rows of a batch's new decisions, and every decision its answer."""
-    write = BatchWrite({}, [], [], [])
-    ends = dict(heads)
+def record(decided: Sequence[Decided], ledger: Ledger, clock: Clock) -> BatchWrite:
+    """Give the rows of a batch's new decisions, which come ordered by tenant; each keeps the answer that its place will complete."""
+    write = BatchWrite()
+    mark = clock.salt().hex()
     for each in decided:
-        ends[each.work.principal.tenant_id] = _record_one(write, each, ends[each.work.principal.tenant_id], clock)
+        _record_one(write, each, clock, mark)
     for tenant_id, account in sorted(ledger.changed):
         balance = ledger.balance((tenant_id, account))
         write.add("accounts", {"tenant_id": tenant_id, "account": account, "unit": balance.unit, "held": balance.held})
-    for tenant_id, head in ends.items():
-        write.add("heads", {"tenant_id": tenant_id, "sequence": head.sequence, "hash": head.hash, "recorded_at": head.recorded_at})
     return write
 
 
-def _record_one(write: BatchWrite, each: Decided, head: Head, clock: Clock) -> Head:
+def place_answers(decided: Sequence[Decided], places: Sequence[tuple[int, str]]) -> None:
+    """Complete the answers with the sequence and hash that their rows got."""
+    for each, (sequence, row_hash) in zip(decided, places, strict=True):
+        assert each.answer is not None
+        each.answer = replace(each.answer, sequence=sequence, hash=row_hash)
+
+
+def _record_one(write: BatchWrite, each: Decided, clock: Clock, mark: str) -> None:
     work, verdict, call = each.work, each.verdict, each.work.call
-    assert work.authority is not None
+    authority = work.authority
+    assert authority is not None
     approval, bound = _approval(write, each, clock) if verdict.decision is Decision.NEEDS_USER else (None, _approval_left(write, each))
     hint = finished_hint(verdict, each.attempts, each.suggestion, approval)
     accounts = work.prepared.accounts if work.prepared is not None else NO_ACCOUNTS
     limits = limits_document(work.prepared, each.balances, accounts, each.attempts)
-    policy_version = work.authority.policy_version
-    document = answer_document(verdict, each.decision_id, work.now, policy_version, call.arguments, each.hold_ids, limits, hint, approval)
+    document = answer_document(
+        verdict, each.decision_id, work.now, authority.policy_version, call.arguments, each.hold_ids, limits, hint, approval
+    )
     text = canonical(document)
     event = Event(
         EVENT,
@@ -96,27 +103,33 @@ def _record_one(write: BatchWrite, each: Decided, head: Head, clock: Clock) -> H
         _facts(each, approval.approval_id if approval else None),
         f'{{"answer":{text},"request":{canonical(request_document(work))}}}',
     )
-    linked = link(work.principal.tenant_id, work.authority.name, head, event, clock.salt())
-    write.add("audit", linked.columns)
-    write.bodies.append(linked.body)
-    write.payloads.append(linked.payload)
-    write.salts.append(linked.salt)
-    _add_rows(write, each, hint, linked.columns, bound)
+    salt = clock.salt()
+    opened = open_link(authority.name, event, salt, mark)
+    write.tenants.append(work.principal.tenant_id)
+    write.versions.append(authority.version)
+    write.happened.append(work.now)
+    write.before.append(opened.before)
+    write.between.append(opened.between)
+    write.after.append(opened.after)
+    write.payloads.append(event.payload or "")
+    write.salts.append(salt)
+    write.add("audit", {"n": len(write.tenants), **opened.columns})
+    _add_decision(write, each)
+    if each.place.standing == "decide":
+        _add_claim(write, each, hint, bound)
+        _add_holds(write, each)
     hint_document = hint.document() if hint is not None else None
-    each.answer = CheckAnswer(
-        text, call.tool, call.call_id, verdict.reason, hint_document, False, work.authority.name, linked.head.sequence, linked.head.hash
-    )
-    return linked.head
+    each.answer = CheckAnswer(text, call.tool, call.call_id, verdict.reason, hint_document, False, authority.name, 0, "")
 
 
-def _add_rows(write: BatchWrite, each: Decided, hint: FixHint | None, audit: Mapping[str, object], approval_id: UUID | None) -> None:
+def _add_decision(write: BatchWrite, each: Decided) -> None:
     work, verdict, call = each.work, each.verdict, each.work.call
-    tenant_id = work.principal.tenant_id
     assert work.authority is not None
     write.add(
         "decisions",
         {
-            "tenant_id": tenant_id,
+            "n": len(write.tenants),
+            "tenant_id": work.principal.tenant_id,
             "decision_id": each.decision_id,
             "kind": "tool_call",
             "subject": work.principal.subject,
@@ -127,17 +140,16 @@ def _add_rows(write: BatchWrite, each: Decided, hint: FixHint | None, audit: Map
             "tool": call.tool,
             "decision": verdict.decision.value,
             "reason": verdict.reason,
-            "refused_by": audit["refused_by"],
+            "refused_by": _refused_by(verdict),
             "status": STATUS_OF[verdict.decision],
             "policy_version": work.authority.policy_version,
             "decided_at": work.now,
-            "recorded_at": audit["recorded_at"],
-            "sequence": audit["sequence"],
         },
     )
-    if each.place.standing != "decide":
-        return
-    settled = hint is None or hint.retryable in (Retryable.NEVER, Retryable.AFTER_CHANGE)
+
+
+def _add_claim(write: BatchWrite, each: Decided, hint: FixHint | None, approval_id: UUID | None) -> None:
+    work, call, tenant_id = each.work, each.work.call, each.work.principal.tenant_id
     write.add(
         "claims",
         {
@@ -145,41 +157,45 @@ def _add_rows(write: BatchWrite, each: Decided, hint: FixHint | None, audit: Map
             "session_id": call.session_id,
             "call_id": call.call_id,
             "attempt": each.place.attempt,
-            "settled": settled,
+            "settled": hint is None or hint.retryable in (Retryable.NEVER, Retryable.AFTER_CHANGE),
             "decision_id": each.decision_id,
             "approval_id": approval_id,
         },
     )
-    if work.policy is not None and work.prepared is not None:
-        for key in own_history_keys(work.policy, call):
-            write.add("call_keys", {"tenant_id": tenant_id, "key": key, "decided_at": work.now, "decision_id": each.decision_id})
+    for key in work.own_keys:
+        write.add("call_keys", {"tenant_id": tenant_id, "key": key, "decided_at": work.now, "decision_id": each.decision_id})
     if each.refusal_row is not None:
         write.add("refusals", each.refusal_row)
-    if verdict.holds:
+
+
+def _add_holds(write: BatchWrite, each: Decided) -> None:
+    work = each.work
+    for hold, hold_id in zip(each.verdict.holds, each.hold_ids, strict=True):
         assert work.prepared is not None
-        due = work.now + timedelta(seconds=work.prepared.context.tool.outcome_within_s)
-        for hold, hold_id in zip(verdict.holds, each.hold_ids, strict=True):
-            write.add(
-                "holds",
-                {
-                    "tenant_id": tenant_id,
-                    "hold_id": hold_id,
-                    "decision_id": each.decision_id,
-                    "account": hold.account,
-                    "unit": hold.quantity.unit,
-                    "quantity": hold.quantity.minor,
-                    "status": "held",
-                    "created_at": work.now,
-                    "outcome_due_at": due,
-                },
-            )
+        write.add(
+            "holds",
+            {
+                "tenant_id": work.principal.tenant_id,
+                "hold_id": hold_id,
+                "decision_id": each.decision_id,
+                "account": hold.account,
+                "unit": hold.quantity.unit,
+                "quantity": hold.quantity.minor,
+                "status": "held",
+                "created_at": work.now,
+                "outcome_due_at": work.now + timedelta(seconds=work.prepared.context.tool.outcome_within_s),
+            },
+        )
+
+
+def _refused_by(verdict: Verdict) -> str | None:
+    return verdict.refused.layer.value if verdict.refused is not None and verdict.decision is Decision.DENIED else None
 
 
 def _facts(each: Decided, approval_id: UUID | None) -> dict[str, object]:
     """Give the audit row's own fields; what isn't there is left out, so that the row is the same whoever writes it."""
     work, verdict, call = each.work, each.verdict, each.work.call
     assert work.authority is not None
-    refused = verdict.refused.layer.value if verdict.refused is not None and verdict.decision is Decision.DENIED else None
     fields: dict[str, object | None] = {
         "session_id": call.session_id,
         "task_id": call.task_id,
@@ -188,7 +204,7 @@ def _facts(each: Decided, approval_id: UUID | None) -> dict[str, object]:
         "decision_id": str(each.decision_id),
         "decision": verdict.decision.value,
         "reason": verdict.reason,
-        "refused_by": refused,
+        "refused_by": _refused_by(verdict),
         "risk_score": verdict.risk["score"] if verdict.risk is not None else None,
         "policy_version": work.authority.policy_version,
         "approval_id": str(approval_id) if approval_id is not None else None,

@@ -28,13 +28,15 @@ class RefusalRecorder:
         self._unrecorded = 0
         self._sample_due_at = clock.now()
 
-    async def refused(self, principal: Principal, route: str, code: str, status: int, body: bytes | None) -> None:
-        """Record a refused request of an authenticated key.
+    async def refused(self, principal: Principal, route: str, code: str, status: int, trace_id: str | None, body: bytes | None) -> None:
+        """Record a refused request of an authenticated key; `trace_id` is the one that its answer names.
 
         Raises:
             DecisionUnavailable: the row can't be written.
         """
         facts: dict[str, object] = {"route": route, "code": code, "http_status": status}
+        if trace_id is not None:
+            facts["trace_id"] = trace_id
         if body is not None:
             facts["body_digest"] = f"sha256:{sha256(body).hexdigest()}"
         await self._append(principal.tenant_id, principal.subject, tuple(sorted(principal.roles)), facts)

@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-import asyncpg
-
 from app.domain.decision import Decision, Layer
 from app.domain.hint import Suggestion
-from app.engine.dry_runs import dry_run_ask, dry_run_of
+from app.engine.dry_runs import Transaction, dry_run_ask, dry_run_of
 from app.engine.ledger import Ledger
-from app.engine.prepare_call import Work, facts_wanted, history_key, prepare_call
+from app.engine.prepare_call import Work, facts_wanted, prepare_call
 from app.engine.record_decisions import Decided
 from app.guards.context import Evidence
-from app.guards.pipeline import decide, passes_semantic
+from app.guards.pipeline import decide, judge_semantic
+from app.guards.semantic import SemanticVerdict
 from app.storage import decision_batch as stored
 
 
@@ -26,9 +25,10 @@ class _Try:
     work: Work
     arguments: Mapping[str, object]
     evidence: Evidence | None = None
+    semantic: SemanticVerdict | None = None
 
 
-async def verify_suggestions(transaction: asyncpg.Connection, decided: Sequence[Decided], ledger: Ledger) -> None:
+async def verify_suggestions(database: Transaction, decided: Sequence[Decided], ledger: Ledger) -> None:
     """Give each refusal whose rule suggests arguments its verified suggestion; one that can't be verified isn't shown."""
     tries = [found for each in decided if (found := _candidate(each)) is not None]
     if not tries:
@@ -38,19 +38,21 @@ async def verify_suggestions(transaction: asyncpg.Connection, decided: Sequence[
         assert each.work.prepared is not None
         for query in each.work.prepared.context.tool.history:
             since = each.work.now - timedelta(seconds=query.within_s)
-            key = history_key(query, each.work.call)
+            key = each.work.queried_keys[query.name]
             asks.append(stored.HistoryAsk(index, query.name, each.work.principal.tenant_id, key, since, query.statuses))
-    read = await stored.read_facts(transaction, asks, (), ()) if asks else stored.Read({}, {}, {})
+    read = await stored.read_facts(database.connection, asks, (), (), database.prepared) if asks else stored.Read({}, {}, {})
     dry_runs: list[stored.DryRunAsk] = []
     for index, each in enumerate(tries):
         prepared = each.work.prepared
         assert prepared is not None and each.decided.evidence is not None
         each.evidence = ledger.evidence(index, each.work, read, each.decided.evidence.facts, None, 0, 0)
-        if Layer.SANDBOX in prepared.context.tool.layers and passes_semantic(prepared, each.evidence):
-            ask = dry_run_ask(index, prepared, each.evidence, each.work.principal.tenant)
+        each.semantic = judge_semantic(prepared, each.evidence)
+        refused = each.semantic is not None and each.semantic.verdict.refused is not None
+        if Layer.SANDBOX in prepared.context.tool.layers and not refused:
+            ask = dry_run_ask(index, prepared, each.semantic, each.work.principal.tenant)
             if ask is not None:
                 dry_runs.append(ask)
-    tried = await stored.dry_run(transaction, dry_runs) if dry_runs else {}
+    tried = await stored.dry_run(database.connection, dry_runs, database.prepared, database.tables) if dry_runs else {}
     for index, each in enumerate(tries):
         _settle(index, each, tried)
 
@@ -76,6 +78,6 @@ def _settle(index: int, each: _Try, tried: Mapping[int, Mapping[str, object]]) -
         if index not in tried:
             return
         each.evidence = replace(each.evidence, dry_run=dry_run_of(tried[index]))
-    verdict = decide(prepared, each.evidence)
+    verdict = decide(prepared, each.evidence, each.semantic)
     if verdict.decision is not Decision.DENIED:
         each.decided.suggestion = Suggestion(each.arguments, verdict.decision.value)

@@ -19,7 +19,7 @@ from app.guards.holds import Accounts, accounts_of, check_holds
 from app.guards.risk import check_risk
 from app.guards.sandbox.transaction import check_transaction
 from app.guards.scope import check_scope
-from app.guards.semantic import check_semantic
+from app.guards.semantic import SemanticVerdict, check_semantic
 from app.guards.static import check_static
 from app.policy.expressions import Bindings
 from app.policy.templates import TemplateFailed
@@ -79,18 +79,22 @@ def prepare(context: CallContext, requested: tuple[Entry, ...] | None) -> Prepar
     return Prepared(context, tuple(layers), None, static.bindings, accounts, scope.need, scope.rests_on, scope.cuts, scope.needs_approval)
 
 
-def passes_semantic(prepared: Prepared, evidence: Evidence) -> bool:
-    """Say whether the semantic layer lets the call on, so that its effects are worth trying."""
-    if prepared.refused is not None:
-        return False
+def judge_semantic(prepared: Prepared, evidence: Evidence) -> SemanticVerdict | None:
+    """Walk the semantic layer alone, so that only effects that it lets on are tried; None where the tool has no such layer."""
     assert prepared.bindings is not None
     if Layer.SEMANTIC not in prepared.context.tool.layers:
-        return True
-    return check_semantic(prepared.context, prepared.bindings, evidence, prepared.accounts.resources).verdict.refused is None
+        return None
+    started = perf_counter_ns()
+    found = check_semantic(prepared.context, prepared.bindings, evidence, prepared.accounts.resources)
+    timed = _timed(found.verdict.result, started, evidence.facts_us)
+    return replace(found, verdict=replace(found.verdict, result=timed))
 
 
-def decide(prepared: Prepared, evidence: Evidence) -> Verdict:
-    """Walk the rest of the layers over what was read and give the decision."""
+def decide(prepared: Prepared, evidence: Evidence, semantic: SemanticVerdict | None = None) -> Verdict:
+    """Walk the rest of the layers over what was read and give the decision.
+
+    `semantic` is what `judge_semantic` said of the same evidence, where that is known already.
+    """
     if prepared.refused is not None:
         return _refusal(prepared, list(prepared.layers), prepared.refused)
     assert prepared.bindings is not None
@@ -101,10 +105,10 @@ def decide(prepared: Prepared, evidence: Evidence) -> Verdict:
     score: Decimal | None = None
     asked = prepared.needs_approval
     if Layer.SEMANTIC in tool.layers:
-        started = perf_counter_ns()
-        semantic = check_semantic(context, bindings, evidence, prepared.accounts.resources)
+        semantic = semantic or judge_semantic(prepared, evidence)
+        assert semantic is not None
         bindings = semantic.bindings
-        layers.append(_timed(semantic.verdict.result, started, evidence.facts_us))
+        layers.append(semantic.verdict.result)
         if semantic.verdict.refused is not None:
             return _refusal(prepared, layers, semantic.verdict.refused)
     if Layer.SANDBOX in tool.layers:

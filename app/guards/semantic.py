@@ -79,10 +79,9 @@ def _add_values(tool: Tool, values: dict[str, object], absent: set[str]) -> tupl
         if (value.minor.uses | value.currency.uses) & absent:
             absent |= names
             continue
-        bindings = tool.environment.bind(values)
         try:
-            values[f"{value.name}.minor"] = value.minor.evaluate(bindings)
-            values[f"{value.name}.currency"] = value.currency.evaluate(bindings)
+            values[f"{value.name}.minor"] = value.minor.evaluate(tool.environment.bind_used(values, value.minor))
+            values[f"{value.name}.currency"] = value.currency.evaluate(tool.environment.bind_used(values, value.currency))
         except ExpressionFailed:
             absent |= names
             return rule_error(value.name, Layer.SEMANTIC)

@@ -43,6 +43,7 @@ def main(arguments: list[str]) -> int:
         print(f"placet: {error}", file=sys.stderr)
         return 1
     server = uvicorn.Server(_configuration(application, parent))
+    application.state.is_stopping = lambda: server.should_exit  # long polls end, or the drain would wait for them and cut them off
 
     def stop(_number: int, _frame: FrameType | None) -> None:  # uvicorn raises the signal once more after its own stop
         server.should_exit = True

@@ -258,6 +258,10 @@ class Environment:
         self._dry_run(expression)
         return expression
 
+    def bind_used(self, values: Mapping[str, object], expression: Expression) -> Bindings:
+        """Bind what one expression reads: cheaper than all where the values are still growing."""
+        return Bindings(self._cel, {name: values[name] for name in expression.uses if name in values})
+
     def bind(self, values: Mapping[str, object]) -> Bindings:
         """Bind values by their dotted names. The mapping is kept, not copied, until CEL first needs it."""
         return Bindings(self._cel, values)

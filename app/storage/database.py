@@ -8,8 +8,9 @@ Every transaction names its tenants first: without them row level security shows
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
 from uuid import UUID
 
 import asyncpg
@@ -20,6 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from app.domain.errors import DecisionUnavailable
+from app.storage.decision_batch import CountedTables, counted_tables
 
 CONNECT_TIMEOUT_S = 1.0
 STATEMENT_TIMEOUT_MS = 700
@@ -27,7 +29,11 @@ LOCK_TIMEOUT_MS = 500
 BATCH_STATEMENT_TIMEOUT_MS = 400
 """Of each round trip of the decision transaction: two that run into it still leave time to answer within two seconds."""
 POOL_SIZE = 4
+ENGINE = "postgresql+asyncpg://"
+"""The address is the driver's to read (`async_creator`): SQLAlchemy's dialect doesn't know libpq's options such as `sslmode`."""
 TENANTS_MAX = 256
+PREPARED_MAX = 512
+TABLES_FOR_S = 5.0
 
 _SERVER_SETTINGS = {
     "application_name": "placet",
@@ -37,16 +43,16 @@ _SERVER_SETTINGS = {
     "timezone": "UTC",
     "jit": "off",
 }
+_BATCH_SETTINGS = {
+    "statement_timeout": str(BATCH_STATEMENT_TIMEOUT_MS),
+    # plans for unknown values, made once: the functions' statements look rows up by key, whatever the values
+    "plan_cache_mode": "force_generic_plan",
+}
 
 
 def driver_url(url: str) -> str:
     """Turn any spelling of a PostgreSQL address into the driver's."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
-
-
-def engine_url(url: str) -> str:
-    """Turn any spelling of a PostgreSQL address into SQLAlchemy's."""
-    return make_url(url).set(drivername="postgresql+asyncpg").render_as_string(hide_password=False)
 
 
 def tenants_setting(tenants: Iterable[UUID]) -> str:
@@ -60,14 +66,15 @@ class Database:
     """The pool for everything but decisions."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
         self._engine = create_async_engine(
-            engine_url(url),
+            ENGINE,
+            async_creator=lambda: asyncpg.connect(
+                driver_url(url), timeout=CONNECT_TIMEOUT_S, command_timeout=CONNECT_TIMEOUT_S, server_settings=_SERVER_SETTINGS
+            ),
             pool_size=POOL_SIZE,
             max_overflow=POOL_SIZE,
             pool_timeout=CONNECT_TIMEOUT_S,
             pool_pre_ping=True,
-            connect_args={"timeout": CONNECT_TIMEOUT_S, "command_timeout": CONNECT_TIMEOUT_S, "server_settings": _SERVER_SETTINGS},
         )
 
     @asynccontextmanager
@@ -77,13 +84,15 @@ class Database:
         Raises:
             DecisionUnavailable: the database can't be reached or gave up; nothing was kept.
         """
+        connected = False
         try:
             async with self._engine.connect() as connection:
                 await connection.execute(text("SELECT set_config('app.tenants', :tenants, true)"), {"tenants": tenants_setting(tenants)})
+                connected = True
                 yield connection
                 await connection.commit()
         except DBAPIError as failure:
-            if is_outage(failure):
+            if not connected or is_outage(failure):  # a server that turns the service away (28P01, 3D000, 55000) is away, too
                 raise DecisionUnavailable("the database can't be reached; nothing was changed, try again") from failure
             raise
         except (OSError, TimeoutError, PoolTimeout, asyncpg.InterfaceError) as failure:
@@ -102,23 +111,56 @@ def is_outage(failure: DBAPIError) -> bool:
 
 
 class BatchConnection:
-    """A lane's own connection. It is opened when needed and thrown away after every failure, so none is ever reused in an unknown state."""
+    """A lane's own connection. It is opened when needed and thrown away after every failure, so none is ever reused in an unknown state.
+
+    It keeps prepared statements (planned once instead of at every use), which is why a lane can't go through a pooler that gives each transaction
+    another server connection.
+    """
 
     def __init__(self, url: str) -> None:
         self._url = driver_url(url)
         self._connection: asyncpg.Connection | None = None
+        self._prepared: dict[str, str] = {}
+        self._unprepared: set[str] = set()
+        self._tables: CountedTables | None = None
+        self._tables_due_at = 0.0
+
+    async def prepare(self, role: str, statements: Iterable[str]) -> Mapping[str, str]:
+        """Prepare statements of one jsonb parameter, once a connection, under `role`, whose rights the names need.
+
+        Gives SQL -> `@name` of all that are prepared. What can't be prepared (a table is missing) isn't there, and fails when it is used.
+        """
+        connection = await self._open()
+        for sql in statements:
+            if sql in self._prepared or sql in self._unprepared or len(self._prepared) >= PREPARED_MAX:
+                continue
+            name = f"placet_{sha256(sql.encode()).hexdigest()[:24]}"
+            try:
+                # one simple query is one transaction: where it fails, the role falls back with it
+                await connection.execute(f'SET ROLE "{role}"; PREPARE {name} (jsonb) AS {sql}; RESET ROLE')
+            except asyncpg.PostgresError:
+                self._unprepared.add(sql)
+                continue
+            self._prepared[sql] = f"@{name}"
+        return self._prepared
+
+    async def counted_tables(self) -> CountedTables:
+        """Give the tables that a dry run counts, as they were within the last seconds."""
+        now = asyncio.get_running_loop().time()
+        connection = await self._open()
+        if self._tables is None or now >= self._tables_due_at:
+            self._tables = await counted_tables(connection)
+            self._tables_due_at = now + TABLES_FOR_S
+        return self._tables
 
     @asynccontextmanager
     async def transaction(self, tenants: Iterable[UUID]) -> AsyncIterator[asyncpg.Connection]:
         """Run one transaction for `tenants` (READ COMMITTED); it commits when the block ends.
 
-        Raises whatever the block or the driver raises, `OSError` and `asyncpg.PostgresError` among it; then nothing was kept, except
-        when the connection was lost during COMMIT: then it isn't known, and the caller must not answer as if it were.
+        Raises whatever the block or the driver raises, `OSError` and `asyncpg.PostgresError` among it; then nothing was kept, except when the
+        connection was lost during COMMIT: then it isn't known, and the caller must not answer as if it were.
         """
-        if self._connection is None or self._connection.is_closed():
-            settings = {**_SERVER_SETTINGS, "statement_timeout": str(BATCH_STATEMENT_TIMEOUT_MS)}
-            self._connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
-        connection = self._connection
+        connection = await self._open()
         done = False
         try:
             # a simple query takes both statements at once; the value holds UUIDs and commas only
@@ -130,15 +172,28 @@ class BatchConnection:
             if not done:
                 await self._give_up(connection)
 
+    async def _open(self) -> asyncpg.Connection:
+        if self._connection is None or self._connection.is_closed():
+            self._forget()
+            settings = {**_SERVER_SETTINGS, **_BATCH_SETTINGS}
+            self._connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
+        return self._connection
+
     async def _give_up(self, connection: asyncpg.Connection) -> None:
         try:
             await asyncio.wait_for(connection.execute("ROLLBACK"), 0.2)
         except (OSError, TimeoutError, asyncio.CancelledError, asyncpg.PostgresError, asyncpg.InterfaceError):
             connection.terminate()
-            self._connection = None
+            self._forget()
+
+    def _forget(self) -> None:
+        self._connection = None
+        self._prepared.clear()
+        self._unprepared.clear()
+        self._tables = None
 
     async def close(self) -> None:
         if self._connection is not None and not self._connection.is_closed():
             with suppress(OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 await self._connection.close(timeout=1.0)
-        self._connection = None
+        self._forget()

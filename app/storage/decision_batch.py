@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import jiter
+from pydantic_core import to_json
 
 from app.domain.canonical import canonical
 
 FACTS_ROLE = "placet_facts"
 SANDBOX_ROLE = "placet_sandbox"
 SANDBOX_LOCK_TIMEOUT_MS = 200
+AUTHORITY_MOVED = "PL002"
+"""The SQLSTATE of a write whose tenant's keys or policy changed since its calls were prepared."""
+
+Prepared = Mapping[str, str]
+"""SQL -> `@` and the name of the statement that the connection has prepared of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +165,11 @@ class Read:
 
 
 async def read_facts(
-    connection: asyncpg.Connection, history: Sequence[HistoryAsk], refusals: Sequence[RefusalsAsk], facts: Sequence[FactsAsk]
+    connection: asyncpg.Connection,
+    history: Sequence[HistoryAsk],
+    refusals: Sequence[RefusalsAsk],
+    facts: Sequence[FactsAsk],
+    prepared: Prepared,
 ) -> Read:
     """Read what the rules need, every call's facts in a subtransaction of its own."""
     queries: dict[str, str] = {}
@@ -168,12 +178,13 @@ async def read_facts(
     for ask in facts:
         each = []
         for name, (sql, _) in ask.facts.items():
-            query = names.setdefault(sql, str(len(names)))
-            queries[query] = sql
+            query = names.get(sql)
+            if query is None:
+                query = names[sql] = str(len(names))
+                queries[query] = prepared.get(sql, sql)
             each.append({"name": name, "query": query})
-        wanted.append(
-            {"i": ask.index, "tenant": ask.tenant, "facts": each, "binds": {name: binds for name, (_, binds) in ask.facts.items()}}
-        )
+        binds = {name: values for name, (_, values) in ask.facts.items()}
+        wanted.append({"i": ask.index, "tenant": ask.tenant, "facts": each, "binds": binds})
     text = await connection.fetchval(
         "SELECT placet.read_facts($1::jsonb, $2::jsonb, $3::jsonb, $4::jsonb, $5)",
         json.dumps(
@@ -208,6 +219,20 @@ async def read_facts(
 
 
 @dataclass(frozen=True, slots=True)
+class CountedTables:
+    """The tables whose rows a dry run counts."""
+
+    ids: list[int]
+    names: list[str]
+
+
+async def counted_tables(connection: asyncpg.Connection) -> CountedTables:
+    row = await connection.fetchrow("SELECT ids, names FROM placet.counted_tables()")
+    assert row is not None
+    return CountedTables(row["ids"], row["names"])
+
+
+@dataclass(frozen=True, slots=True)
 class DryRunAsk:
     """The effects of one call to try: its plan's statements and the values of each one's parameter."""
 
@@ -217,18 +242,22 @@ class DryRunAsk:
     binds: tuple[Mapping[str, object], ...]
 
 
-async def dry_run(connection: asyncpg.Connection, asks: Sequence[DryRunAsk]) -> Mapping[int, Mapping[str, object]]:
+async def dry_run(
+    connection: asyncpg.Connection, asks: Sequence[DryRunAsk], prepared: Prepared, tables: CountedTables
+) -> Mapping[int, Mapping[str, object]]:
     """Try effects and roll them back; the raw findings by index. A call that isn't there was not reached before a time-out."""
     plans: dict[tuple[str, ...], str] = {}
     calls = [
         {"i": a.index, "tenant": a.tenant, "plan": plans.setdefault(a.statements, str(len(plans))), "binds": list(a.binds)} for a in asks
     ]
     text = await connection.fetchval(
-        "SELECT placet.dry_run($1::jsonb, $2::jsonb, $3, $4)",
-        json.dumps({name: list(statements) for statements, name in plans.items()}),
+        "SELECT placet.dry_run($1::jsonb, $2::jsonb, $3, $4, $5, $6)",
+        json.dumps({name: [prepared.get(sql, sql) for sql in statements] for statements, name in plans.items()}),
         canonical(calls),
         SANDBOX_ROLE,
         SANDBOX_LOCK_TIMEOUT_MS,
+        tables.ids,
+        tables.names,
     )
     return {each["i"]: each for each in jiter.from_json(text.encode(), float_mode="decimal")}
 
@@ -243,30 +272,42 @@ class Head:
     authority_version: int
 
 
-async def lock_heads(connection: asyncpg.Connection, tenants: Sequence[UUID]) -> Mapping[UUID, Head]:
-    """Lock the chain heads of `tenants`, in their order; nothing is locked after this."""
-    rows = await connection.fetch("SELECT * FROM placet.lock_heads($1)", sorted(tenants))
-    heads = {row["tenant_id"]: Head(row["sequence"], row["hash"], row["recorded_at"], row["authority_version"]) for row in rows}
-    assert set(heads) <= set(tenants), "rows of a tenant that isn't in the batch"
-    return heads
-
-
 @dataclass(slots=True)
 class BatchWrite:
-    """What the one write stores: lists of column values by table, and the long texts of the audit rows beside them."""
+    """What the one write stores, ordered by tenant: rows by table, and of every new decision its tenant, the version of the authority that
+    it was made under, its moment, the audit row's text around previous hash and sequence, and its payload with salt."""
 
-    rows: dict[str, list[dict[str, object]]]
-    bodies: list[str]
-    payloads: list[str | None]
-    salts: list[bytes | None]
+    rows: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    tenants: list[UUID] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    happened: list[datetime] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
+    between: list[str] = field(default_factory=list)
+    after: list[str] = field(default_factory=list)
+    payloads: list[str] = field(default_factory=list)
+    salts: list[bytes] = field(default_factory=list)
 
     def add(self, table: str, row: dict[str, object]) -> None:
         self.rows.setdefault(table, []).append(row)
 
 
-async def record_batch(connection: asyncpg.Connection, write: BatchWrite) -> None:
-    """Store all that the batch decided."""
-    assert len(write.bodies) == len(write.payloads) == len(write.salts) == len(write.rows.get("audit", []))
-    await connection.execute(
-        "SELECT placet.record_batch($1::jsonb, $2, $3, $4)", json.dumps(write.rows, default=str), write.bodies, write.payloads, write.salts
+async def record_batch(connection: asyncpg.Connection, write: BatchWrite) -> list[tuple[int, str]]:
+    """Store all that the batch decided; give each decision's sequence and hash in the chain.
+
+    Raises:
+        asyncpg.PostgresError: among others with SQLSTATE AUTHORITY_MOVED, its detail a tenant's id.
+    """
+    assert write.tenants == sorted(write.tenants), "heads are locked in the order of the tenants"
+    rows = await connection.fetch(
+        "SELECT sequence, hash FROM placet.record_batch($1::jsonb, $2, $3, $4, $5, $6, $7, $8, $9)",
+        to_json(write.rows).decode(),
+        write.tenants,
+        write.versions,
+        write.happened,
+        write.before,
+        write.between,
+        write.after,
+        write.payloads,
+        write.salts,
     )
+    return [(row["sequence"], row["hash"]) for row in rows]

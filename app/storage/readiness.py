@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
+
+from app.storage.database import is_outage
 
 _STATE = text("""
     SELECT (SELECT version_num FROM placet.schema_version) AS revision,
@@ -20,7 +23,7 @@ _STATE = text("""
 """)
 _FUNCTIONS = text("""
     SELECT placet.open_batch('[]', '[]') IS NOT NULL AND placet.read_facts('[]', '[]', '{}', '[]', 'placet_facts') IS NOT NULL
-           AND placet.dry_run('{}', '[]', 'placet_sandbox', 100) IS NOT NULL AS functions_work
+           AND placet.dry_run('{}', '[]', 'placet_sandbox', 100, '{}', '{}') IS NOT NULL AS functions_work
 """)
 _GAUGES = text("SELECT approvals_waiting, holds_open, chain_rows, policy_version FROM placet.platform_gauges()")
 
@@ -36,8 +39,18 @@ class DatabaseState:
 
 async def read_state(connection: AsyncConnection, platform: UUID) -> DatabaseState:
     """Read what readiness depends on, and call the real functions: a package upgrade under a running server breaks functions only."""
-    row = (await connection.execute(_STATE, {"platform": platform})).one()
-    works = (await connection.execute(_FUNCTIONS)).scalar_one()
+    try:
+        row = (await connection.execute(_STATE, {"platform": platform})).one()
+    except DBAPIError as failure:
+        if is_outage(failure):
+            raise
+        return DatabaseState(None, False, False, False, False)  # there is no schema of ours yet
+    try:
+        works = (await connection.execute(_FUNCTIONS)).scalar_one()
+    except DBAPIError as failure:
+        if is_outage(failure):
+            raise
+        works = False
     return DatabaseState(row.revision, bool(row.too_powerful), bool(row.next_partitions), bool(row.policy_loaded), bool(works))
 
 

@@ -15,7 +15,7 @@ import asyncpg
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from app.storage.database import driver_url, engine_url
+from app.storage.database import ENGINE, driver_url
 
 if TYPE_CHECKING:
     from alembic.config import Config  # a worker, which never migrates, starts without it
@@ -77,7 +77,7 @@ async def migrate(owner_url: str, service_name: str) -> None:
         async with connection.transaction():
             # held until the end, so that two starters don't migrate at once
             await connection.execute("SELECT pg_advisory_xact_lock(hashtext('placet.migrate'))")
-            engine = create_async_engine(engine_url(owner_url))
+            engine = create_async_engine(ENGINE, async_creator=lambda: asyncpg.connect(driver_url(owner_url)))
             try:
                 async with engine.begin() as migrating:
                     await migrating.run_sync(_upgrade)
@@ -125,7 +125,7 @@ async def _grant(owner: asyncpg.Connection, service_name: str) -> None:
 
 
 async def protect_what_rollback_cannot_undo(superuser: asyncpg.Connection) -> None:
-    """Take from PUBLIC the functions whose effect a rollback leaves behind (session locks, notifications, large objects, messages in the log).
+    """Take from PUBLIC the functions whose effect a rollback leaves behind: session locks, notifications, large objects, messages in the log.
 
     Only a superuser may; on a server of one's own the checklist names it instead.
     """

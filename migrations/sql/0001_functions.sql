@@ -116,7 +116,7 @@ END
 $$;
 
 -- Step 3: what the rules read. history: [{i, name, tenant, key, since, statuses}]; refusals: [{i, tenant, session, task, tool}];
--- queries: {name: sql}; facts: [{i, tenant, facts: [{name, query}], binds}], `tenant` here the name that state tables use.
+-- queries: {name: sql, or @ and the name of a prepared statement}; facts: [{i, tenant, facts: [{name, query}], binds}], `tenant` here the name that state tables use.
 -- Answers {history: [[i, name, count]], refusals: [[i, rule, n]], facts: [{i, rows: {name: row|null}} | {i, failed: sqlstate}]}. Each call's facts are read
 -- in a subtransaction as a SELECT-only role, read-only. After a time-out the function stops: the calls that it lists no more were not read.
 CREATE FUNCTION placet.read_facts(history jsonb, refusals jsonb, queries jsonb, facts jsonb, facts_role text) RETURNS jsonb
@@ -130,6 +130,7 @@ DECLARE
     fact_row jsonb;
     fact_rows jsonb;
     number_of_rows bigint;
+    query text;
     state text;
     stop boolean := false;
 BEGIN
@@ -154,7 +155,12 @@ BEGIN
                     fact_rows := '{}';
                     FOR fact IN SELECT value FROM jsonb_array_elements(wanted -> 'facts') LOOP
                         fact_row := NULL;
-                        EXECUTE queries ->> (fact ->> 'query') INTO fact_row USING wanted -> 'binds' -> (fact ->> 'name');
+                        query := queries ->> (fact ->> 'query');
+                        IF left(query, 1) = '@' THEN
+                            EXECUTE format('EXECUTE %I(%L)', substr(query, 2), wanted -> 'binds' -> (fact ->> 'name')) INTO fact_row;
+                        ELSE
+                            EXECUTE query INTO fact_row USING wanted -> 'binds' -> (fact ->> 'name');
+                        END IF;
                         GET DIAGNOSTICS number_of_rows = ROW_COUNT;
                         IF number_of_rows > 1 THEN
                             RAISE EXCEPTION 'placet: a fact has one row' USING ERRCODE = 'cardinality_violation';
@@ -181,10 +187,20 @@ BEGIN
 END
 $$;
 
--- Step 4: tries each call's effects in a subtransaction that is always rolled back. plans: {name: [sql]}; calls: [{i, tenant, plan, binds: [..]}].
+-- The tables whose rows a dry run counts: every one that isn't Placet's own or the system's.
+CREATE FUNCTION placet.counted_tables() RETURNS TABLE (ids oid[], names text[])
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(array_agg(c.oid ORDER BY c.oid), '{}'), coalesce(array_agg(n.nspname || '.' || c.relname ORDER BY c.oid), '{}')
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('placet', 'pg_catalog', 'information_schema', 'pg_toast') AND c.relpersistence <> 't'
+$$;
+
+-- Step 4: tries each call's effects in a subtransaction that is always rolled back. plans: {name: [sql or @prepared]};
+-- calls: [{i, tenant, plan, binds: [..]}]; tables and names: what counted_tables() gave.
 -- Answers [{i, rows: [[[old, new], ..] a statement], counts: {table: [inserted, updated, deleted]}} | {i, failed: sqlstate, constraint, table, column}].
 -- Counts are of every user table, cascades and triggers included. After a time-out the function stops, as read_facts does.
-CREATE FUNCTION placet.dry_run(plans jsonb, calls jsonb, sandbox_role text, lock_timeout_ms integer) RETURNS jsonb
+CREATE FUNCTION placet.dry_run(plans jsonb, calls jsonb, sandbox_role text, lock_timeout_ms integer, tables oid[], names text[])
+RETURNS jsonb
 LANGUAGE plpgsql AS $$
 DECLARE
     results jsonb[] := '{}';
@@ -192,8 +208,7 @@ DECLARE
     statements jsonb;
     touched jsonb;
     all_touched jsonb;
-    tables oid[];
-    names text[];
+    query text;
     before_counts bigint[];
     counts jsonb;
     inserted bigint;
@@ -205,9 +220,6 @@ DECLARE
     failed_column text;
     stop boolean := false;
 BEGIN
-    SELECT array_agg(c.oid ORDER BY c.oid), array_agg(n.nspname || '.' || c.relname ORDER BY c.oid) INTO tables, names
-    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-    WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('placet', 'pg_catalog', 'information_schema', 'pg_toast') AND c.relpersistence <> 't';
     FOR wanted IN SELECT value FROM jsonb_array_elements(calls) LOOP
         BEGIN
             PERFORM set_config('role', sandbox_role, true), set_config('lock_timeout', lock_timeout_ms::text, true),
@@ -219,7 +231,12 @@ BEGIN
             all_touched := '[]';
             statements := plans -> (wanted ->> 'plan');
             FOR n IN 0 .. jsonb_array_length(statements) - 1 LOOP
-                EXECUTE statements ->> n INTO touched USING wanted -> 'binds' -> n;
+                query := statements ->> n;
+                IF left(query, 1) = '@' THEN
+                    EXECUTE format('EXECUTE %I(%L)', substr(query, 2), wanted -> 'binds' -> n) INTO touched;
+                ELSE
+                    EXECUTE query INTO touched USING wanted -> 'binds' -> n;
+                END IF;
                 all_touched := all_touched || jsonb_build_array(touched);
             END LOOP;
             SET CONSTRAINTS ALL IMMEDIATE;  -- deferred ones would never fire: there is no COMMIT
@@ -251,26 +268,28 @@ BEGIN
 END
 $$;
 
--- Step 5: locks the chain heads. Answers [[tenant, sequence, hash, recorded_at, authority_version]] and the clock.
-CREATE FUNCTION placet.lock_heads(tenants uuid[]) RETURNS TABLE (tenant_id uuid, sequence bigint, hash text, recorded_at timestamptz,
-    authority_version bigint)
-LANGUAGE sql AS $$
-    SELECT h.tenant_id, h.sequence, h.hash, h.recorded_at, h.authority_version
-    FROM placet.chain_heads h WHERE h.tenant_id = ANY (tenants) ORDER BY h.tenant_id FOR UPDATE
-$$;
-
--- Step 6: the one write. rows: {decisions, claims, call_keys, refusals, accounts, holds, approvals, void, heads, audit}, all lists of objects; the long
--- texts of the audit rows come as arrays beside them, in the order of `audit`.
-CREATE FUNCTION placet.record_batch(rows jsonb, bodies text[], payloads text[], salts bytea[]) RETURNS void
+-- Step 5: the one write. rows: {decisions, claims, call_keys, refusals, accounts, holds, approvals, void, audit}, lists of objects. `decisions` and
+-- `audit` have a row each for every new decision, in the order of the arrays beside them, which is by tenant; a decision names its place, n.
+-- Last of all the chain heads are locked, one after the other, each tenant's authority is compared with the version that was decided under
+-- (SQLSTATE PL002 where it moved), and the rows are chained: an audit row's text is before || previous hash || between || sequence || after.
+-- Answers the sequence and the hash of every row.
+CREATE FUNCTION placet.record_batch(rows jsonb, tenants uuid[], versions bigint[], happened timestamptz[], text_before text[], text_between text[],
+    text_after text[], payloads text[], salts bytea[]) RETURNS TABLE (sequence bigint, hash text)
 LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    head record;
+    tenant uuid;
+    last_sequence bigint;
+    last_hash text;
+    last_recorded timestamptz;
+    body text;
+    bodies text[] := '{}';
+    sequences bigint[] := '{}';
+    previous text[] := '{}';
+    hashes text[] := '{}';
+    recorded timestamptz[] := '{}';
 BEGIN
-    IF rows ? 'decisions' THEN
-        INSERT INTO placet.decisions (tenant_id, decision_id, kind, subject, session_id, task_id, call_id, attempt, tool, decision, reason,
-            refused_by, status, policy_version, decided_at, recorded_at, sequence)
-        SELECT * FROM jsonb_to_recordset(rows -> 'decisions') AS d(tenant_id uuid, decision_id uuid, kind text, subject text, session_id text,
-            task_id text, call_id text, attempt bigint, tool text, decision text, reason text, refused_by text, status text, policy_version int,
-            decided_at timestamptz, recorded_at timestamptz, sequence bigint);
-    END IF;
     IF rows ? 'claims' THEN
         UPDATE placet.claims k SET attempt = c.attempt, settled = c.settled, decision_id = c.decision_id, approval_id = c.approval_id
         FROM jsonb_to_recordset(rows -> 'claims') AS c(tenant_id uuid, session_id text, call_id text, attempt bigint, settled boolean,
@@ -311,25 +330,54 @@ BEGIN
             effects_digest text, policy_digest text, state_version bigint, review text, seen_digest text, quorum_required int,
             quorum_roles text[], on_expiry text, created_at timestamptz, expires_at timestamptz);
     END IF;
-    WITH a AS (
-        SELECT * FROM ROWS FROM (
-            jsonb_to_recordset(rows -> 'audit') AS (tenant_id uuid, recorded_at timestamptz, sequence bigint, event text, previous_hash text,
-                hash text, subject text, session_id text, task_id text, tool text, resources text[], decision_id uuid, approval_id uuid,
-                decision text, reason text, refused_by text, risk_score numeric, policy_version int),
-            unnest(bodies), unnest(payloads), unnest(salts)) AS a(tenant_id, recorded_at, sequence, event, previous_hash, hash, subject,
-                session_id, task_id, tool, resources, decision_id, approval_id, decision, reason, refused_by, risk_score, policy_version, body,
-                payload, salt)
-    ), r AS (
-        INSERT INTO placet.audit_rows (tenant_id, recorded_at, sequence, event, body, previous_hash, hash, subject, session_id, task_id, tool,
-            resources, decision_id, approval_id, decision, reason, refused_by, risk_score, policy_version)
-        SELECT tenant_id, recorded_at, sequence, event, body, previous_hash, hash, subject, session_id, task_id, tool, resources, decision_id,
-            approval_id, decision, reason, refused_by, risk_score, policy_version FROM a
-    )
+
+    FOR n IN 1 .. array_length(tenants, 1) LOOP
+        IF tenant IS DISTINCT FROM tenants[n] THEN
+            IF tenant IS NOT NULL THEN
+                UPDATE placet.chain_heads h SET sequence = last_sequence, hash = last_hash, recorded_at = last_recorded WHERE h.tenant_id = tenant;
+            END IF;
+            tenant := tenants[n];
+            SELECT h.sequence, h.hash, h.recorded_at, h.authority_version INTO head
+            FROM placet.chain_heads h WHERE h.tenant_id = tenant FOR UPDATE;
+            IF head.authority_version IS DISTINCT FROM versions[n] THEN
+                RAISE EXCEPTION 'placet: the authority moved' USING ERRCODE = 'PL002', DETAIL = tenant::text;
+            END IF;
+            last_sequence := head.sequence;
+            last_hash := head.hash;
+            last_recorded := head.recorded_at;
+        END IF;
+        last_sequence := last_sequence + 1;
+        last_recorded := greatest(last_recorded, happened[n]);
+        previous := previous || last_hash;
+        body := text_before[n] || last_hash || text_between[n] || last_sequence::text || text_after[n];
+        last_hash := 'sha256:' || encode(sha256(convert_to(body, 'UTF8')), 'hex');
+        bodies := bodies || body;
+        sequences := sequences || last_sequence;
+        hashes := hashes || last_hash;
+        recorded := recorded || last_recorded;
+    END LOOP;
+    UPDATE placet.chain_heads h SET sequence = last_sequence, hash = last_hash, recorded_at = last_recorded WHERE h.tenant_id = tenant;
+
+    INSERT INTO placet.decisions (tenant_id, decision_id, kind, subject, session_id, task_id, call_id, attempt, tool, decision, reason,
+        refused_by, status, policy_version, decided_at, recorded_at, sequence)
+    SELECT d.tenant_id, d.decision_id, d.kind, d.subject, d.session_id, d.task_id, d.call_id, d.attempt, d.tool, d.decision, d.reason,
+        d.refused_by, d.status, d.policy_version, d.decided_at, recorded[d.n], sequences[d.n]
+    FROM jsonb_to_recordset(rows -> 'decisions') AS d(n int, tenant_id uuid, decision_id uuid, kind text, subject text, session_id text,
+        task_id text, call_id text, attempt bigint, tool text, decision text, reason text, refused_by text, status text, policy_version int,
+        decided_at timestamptz);
+
+    INSERT INTO placet.audit_rows (tenant_id, recorded_at, sequence, event, body, previous_hash, hash, subject, session_id, task_id, tool,
+        resources, decision_id, approval_id, decision, reason, refused_by, risk_score, policy_version)
+    SELECT tenants[a.n], recorded[a.n], sequences[a.n], a.event, bodies[a.n], previous[a.n], hashes[a.n], a.subject, a.session_id, a.task_id,
+        a.tool, a.resources, a.decision_id, a.approval_id, a.decision, a.reason, a.refused_by, a.risk_score, a.policy_version
+    FROM jsonb_to_recordset(rows -> 'audit') AS a(n int, event text, subject text, session_id text, task_id text, tool text, resources text[],
+        decision_id uuid, approval_id uuid, decision text, reason text, refused_by text, risk_score numeric, policy_version int);
+
     INSERT INTO placet.audit_payloads (tenant_id, recorded_at, sequence, salt, body)
-    SELECT tenant_id, recorded_at, sequence, salt, payload FROM a WHERE payload IS NOT NULL;
-    UPDATE placet.chain_heads t SET sequence = h.sequence, hash = h.hash, recorded_at = h.recorded_at
-    FROM jsonb_to_recordset(rows -> 'heads') AS h(tenant_id uuid, sequence bigint, hash text, recorded_at timestamptz)
-    WHERE t.tenant_id = h.tenant_id;
+    SELECT p.tenant_id, p.recorded_at, p.sequence, p.salt, p.body
+    FROM unnest(tenants, recorded, sequences, salts, payloads) AS p(tenant_id, recorded_at, sequence, salt, body);
+
+    RETURN QUERY SELECT p.sequence, p.hash FROM unnest(sequences, hashes) AS p(sequence, hash);
 END
 $$;
 

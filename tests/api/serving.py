@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import structlog
+from fastapi import FastAPI
 
 from app.main import create_app
 from app.settings import Settings
@@ -22,6 +24,8 @@ REFUND: Mapping[str, Any] = {"order_id": "A-1001", "amount": 20, "currency": "EU
 
 class Client(httpx.AsyncClient):
     """Asks as the holder of a key."""
+
+    app: FastAPI
 
     async def ask(self, method: str, path: str, token: str | None = None, body: object = ..., **more: Any) -> httpx.Response:
         headers = dict(more.pop("headers", {}))
@@ -54,8 +58,10 @@ async def serving(settings: Settings, shop: Shop) -> AsyncIterator[Client]:
     with tempfile.TemporaryDirectory(prefix="placet-api-") as folder:
         own = replace(settings, database=replace(settings.database, url=shop.url), folders=replace(settings.folders, data=Path(folder)))
         app = create_app(own)
+        structlog.configure(cache_logger_on_first_use=False)  # or no later test could look at what is logged
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with app.router.lifespan_context(app), Client(transport=transport, base_url="http://placet.test") as client:
+            client.app = app
             yield client
 
 

@@ -133,6 +133,16 @@ async def test_s7_4_a_long_poll_ends_when_its_time_is_over(client: Client, shop:
     assert 1 <= perf_counter() - started < 5
 
 
+async def test_a_service_that_stops_answers_whoever_waits(client: Client, shop: Shop) -> None:
+    approval_id = (await waiting(client, shop.acme))["approval"]["approval_id"]
+    started = perf_counter()
+    poll = asyncio.create_task(client.ask("GET", f"/approvals/{approval_id}?wait_s=60", shop.acme.tokens["agent"]))
+    await asyncio.sleep(0.3)
+    client.app.state.is_stopping = lambda: True
+    assert (await poll).json()["status"] == "pending"
+    assert perf_counter() - started < 5
+
+
 async def test_s12_1_a_key_that_is_revoked_while_it_waits_reads_nothing(client: Client, shop: Shop) -> None:
     approval_id = (await waiting(client, shop.acme))["approval"]["approval_id"]
     poll = asyncio.create_task(client.ask("GET", f"/approvals/{approval_id}?wait_s=2", shop.acme.tokens["agent"]))

@@ -49,7 +49,9 @@ async def rows(shop: Shop) -> int:
 
 async def test_api_1_1_a_refund_a_hundred_times_too_large(client: Client, shop: Shop) -> None:
     """API.md 1.1: the hint, the verified suggestion and what it would get, and the message for the model."""
-    answer = await client.check(shop.acme.tokens["agent"], "call_01", arguments={"amount": 12990.00}, task_id="task-17", turn=3, state_version=4)
+    answer = await client.check(
+        shop.acme.tokens["agent"], "call_01", arguments={"amount": 12990.00}, task_id="task-17", turn=3, state_version=4
+    )
     found = answer.json()
     assert answer.status_code == 200
     message = "amount is 12990.00 EUR; at most 129.90 EUR can still be refunded on order A-1001"
@@ -76,7 +78,11 @@ async def test_api_1_1_a_refund_a_hundred_times_too_large(client: Client, shop: 
         },
     }  # fmt: skip
     budget, attempts = found["limits"]
-    assert (budget["name"], budget["level"], budget["remaining"]) == ("budget:refunds_per_agent_day", "principal", {"amount": "1000.00", "currency": "EUR"})
+    assert (budget["name"], budget["level"], budget["remaining"]) == (
+        "budget:refunds_per_agent_day",
+        "principal",
+        {"amount": "1000.00", "currency": "EUR"},
+    )
     assert budget["resets_at"].endswith("T23:00:00.000Z") or budget["resets_at"].endswith("T22:00:00.000Z")
     assert (attempts["name"], attempts["spent"], attempts["remaining"]) == (
         "loop:refusals_of_a_rule", {"amount": "1", "unit": "refusals"}, {"amount": "2", "unit": "refusals"},
@@ -92,17 +98,41 @@ async def test_api_1_2_the_right_refund_asks_a_person(client: Client, shop: Shop
     assert (found["decision"], found["execution_permitted"], found["reason"]) == ("needs_user", False, "needs_human_review")
     assert found["layers"][-1]["name"] == "risk"
     assert found["layers"][-1]["checks"] == [
-        {"name": "review_at", "outcome": "needs_user", "reason": "needs_human_review", "fact": "risk.score", "actual": 0.7196, "expected": {"exclusiveMaximum": 0.6}}
+        {
+            "name": "review_at",
+            "outcome": "needs_user",
+            "reason": "needs_human_review",
+            "fact": "risk.score",
+            "actual": 0.7196,
+            "expected": {"exclusiveMaximum": 0.6},
+        }
     ]
     assert found["side_effects"]["rows"] == [
-        {"table": "shop.orders", "operation": "update", "key": {"order_id": "A-1001"}, "before": {"refunded_minor": 0}, "after": {"refunded_minor": 12990}},
-        {"table": "shop.refunds", "operation": "insert", "key": {"order_id": "A-1001"}, "before": None, "after": {"amount_minor": 12990, "currency": "EUR"}},
+        {
+            "table": "shop.orders",
+            "operation": "update",
+            "key": {"order_id": "A-1001"},
+            "before": {"refunded_minor": 0},
+            "after": {"refunded_minor": 12990},
+        },
+        {
+            "table": "shop.refunds",
+            "operation": "insert",
+            "key": {"order_id": "A-1001"},
+            "before": None,
+            "after": {"amount_minor": 12990, "currency": "EUR"},
+        },
     ]
     assert found["side_effects"]["counts"] == {
         "shop.orders": {"inserted": 0, "updated": 1, "deleted": 0}, "shop.refunds": {"inserted": 1, "updated": 0, "deleted": 0},
     }  # fmt: skip
     assert found["side_effects"]["digest"] == "sha256:0cb1694836ae938e3b45234a314f9794bdddd527b2f2edcc9a4fb27daf5d3a22"
-    assert (found["risk"]["score"], found["risk"]["review_at"], found["risk"]["deny_at"], found["risk"]["thresholds_for"]) == (0.7196, 0.6, 0.95, {})
+    assert (found["risk"]["score"], found["risk"]["review_at"], found["risk"]["deny_at"], found["risk"]["thresholds_for"]) == (
+        0.7196,
+        0.6,
+        0.95,
+        {},
+    )
     assert found["risk"]["factors"][:3] == [
         {"name": "amount", "value": 0.6495, "weight": 0.8, "contribution": 0.5196},
         {"name": "share_of_order", "value": 1, "weight": 0.2, "contribution": 0.2},
@@ -132,10 +162,17 @@ async def test_an_accepted_call_says_what_may_run(client: Client, shop: Shop) ->
     """S3.2: effective arguments, the scope with the grants that it rests on, the holds."""
     answer = await client.check(shop.acme.tokens["agent"], "c1")
     found = answer.json()
-    assert (found["decision"], found["execution_permitted"], found["reason"], found["risk"]["score"]) == ("accepted", True, "within_policy", 0.1108)
+    assert (found["decision"], found["execution_permitted"], found["reason"], found["risk"]["score"]) == (
+        "accepted",
+        True,
+        "within_policy",
+        0.1108,
+    )
     assert found["effective_arguments"] == dict(REFUND)
     ceiling = {"amount": {"max": {"amount": "20.00", "currency": "EUR"}}}
-    assert found["effective_scope"] == [{"action": "refund", "resource": "order:A-1001", "constraints": ceiling, "rests_on": ["grant:customer_service"]}]
+    assert found["effective_scope"] == [
+        {"action": "refund", "resource": "order:A-1001", "constraints": ceiling, "rests_on": ["grant:customer_service"]}
+    ]
     assert [hold["account"] for hold in found["holds"]] == ["order:A-1001", "budget:refunds_per_agent_day"]
     assert "fix_hint" not in found
     assert "tool_result" not in found
@@ -160,7 +197,9 @@ async def test_the_audit_row_says_what_the_answer_says(client: Client, shop: Sho
     assert {name: row[name] for name in expected} == expected
     assert "very private" not in json.dumps(row)
     assert "arguments" not in row
-    assert found["audit"]["hash"] == await shop.value("SELECT hash FROM placet.audit_rows WHERE decision_id = $1::uuid", found["decision_id"])
+    assert found["audit"]["hash"] == await shop.value(
+        "SELECT hash FROM placet.audit_rows WHERE decision_id = $1::uuid", found["decision_id"]
+    )
 
 
 @pytest.mark.parametrize("role", [role.value for role in Role if role is not Role.AGENT])
@@ -175,7 +214,16 @@ async def test_only_an_agent_may_check(client: Client, shop: Shop, role: str) ->
 
 @pytest.mark.parametrize(
     "header",
-    [None, "", "Bearer", "Bearer ", "Basic abc", "Bearer nobody", "Bearer placet_aaaaaaaaaaaaaaaaaaaaaaaaaa_" + "A" * 43, "Bearer " + "x" * 600],
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Basic abc",
+        "Bearer nobody",
+        "Bearer placet_aaaaaaaaaaaaaaaaaaaaaaaaaa_" + "A" * 43,
+        "Bearer " + "x" * 600,
+    ],
 )
 async def test_without_a_valid_key_there_is_nothing(client: Client, shop: Shop, header: str | None) -> None:
     """S12.1, S10.1: 401; no row in the tenant's chain."""
@@ -236,10 +284,17 @@ async def test_the_schemas_fault_is_a_decision(client: Client, shop: Shop) -> No
 
 async def test_an_unknown_tool_is_refused(client: Client, shop: Shop) -> None:
     found = (await client.check(shop.acme.tokens["agent"], "c1", tool="transfer")).json()
-    assert (found["decision"], found["reason"], found["refused_by"], found["execution_permitted"]) == ("denied", "tool_unknown", "static", False)
+    assert (found["decision"], found["reason"], found["refused_by"], found["execution_permitted"]) == (
+        "denied",
+        "tool_unknown",
+        "static",
+        False,
+    )
 
 
-@pytest.mark.parametrize(("query", "status"), [("format=generic", 200), ("format=openai", 422), ("mode=explain", 422), ("tenant_id=globex", 422)])
+@pytest.mark.parametrize(
+    ("query", "status"), [("format=generic", 200), ("format=openai", 422), ("mode=explain", 422), ("tenant_id=globex", 422)]
+)
 async def test_the_query_has_a_format_only(client: Client, shop: Shop, query: str, status: int) -> None:
     answer = await client.ask("POST", f"/tool-calls/check?{query}", shop.acme.tokens["agent"], BODY)
     assert answer.status_code == status
@@ -277,7 +332,12 @@ async def test_ta_01_a_decision_is_read_by_its_tenant_alone(client: Client, shop
     for role in ("agent", "auditor", "executor"):
         answer = await client.ask("GET", path, shop.acme.tokens[role])
         found = answer.json()
-        assert (answer.status_code, found["decision"], found["execution_permitted"], found["status"]) == (200, "accepted", False, "permitted")
+        assert (answer.status_code, found["decision"], found["execution_permitted"], found["status"]) == (
+            200,
+            "accepted",
+            False,
+            "permitted",
+        )
         assert found["request"] == {**BODY, "call_id": "c1"}
     for role in ("reviewer", "author", "operator", "user"):
         assert code(await client.ask("GET", path, shop.acme.tokens[role])) == (403, "not_permitted")
@@ -301,7 +361,9 @@ async def test_s3_8_forty_refunds_at_once_in_two_workers(settings: Settings, sho
     """Issue, Show: exactly one of 60.00 on an order of 100.00 in each tenant, sums agree, both chains verify, no 5xx."""
     async with serving(settings, shop) as one, serving(settings, shop) as two:
         asked = [
-            (one, two)[number % 2].check(tenant.tokens["agent"], f"c{number}", arguments={"order_id": "A-1002", "amount": 60}, session_id=f"s{number}")
+            (one, two)[number % 2].check(
+                tenant.tokens["agent"], f"c{number}", arguments={"order_id": "A-1002", "amount": 60}, session_id=f"s{number}"
+            )
             for number in range(40)
             for tenant in (shop.acme, shop.globex)
         ]
@@ -311,7 +373,9 @@ async def test_s3_8_forty_refunds_at_once_in_two_workers(settings: Settings, sho
             mine = [answer.json() for answer in answers if answer.json()["audit"]["chain"] == chain]
             assert [found["decision"] for found in mine].count("accepted") == 1
             assert {found["reason"] for found in mine} == {"within_policy", "already_refunded"}
-            assert sorted(found["audit"]["sequence"] for found in mine) == list(range(min(f["audit"]["sequence"] for f in mine), min(f["audit"]["sequence"] for f in mine) + 40))
+            assert sorted(found["audit"]["sequence"] for found in mine) == list(
+                range(min(f["audit"]["sequence"] for f in mine), min(f["audit"]["sequence"] for f in mine) + 40)
+            )
             report = (await one.ask("GET", "/audit/verification", tenant.tokens["auditor"])).json()
             assert report["verified"] is True
     sums = await shop.rows("SELECT tenant_id, account, held FROM placet.accounts WHERE held > 0")
@@ -329,7 +393,9 @@ async def test_a_database_that_is_away_is_503_and_recovers(settings: Settings, s
             administrator = await asyncpg.connect(shop.superuser_url.replace(name, "postgres"))
         try:
             await administrator.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
-            await administrator.execute("SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE datname = $1".replace("$1", f"'{name}'"))
+            await administrator.execute(
+                "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity WHERE datname = $1".replace("$1", f"'{name}'")
+            )
             started = asyncio.get_running_loop().time()
             answer = await client.check(token, "c2", arguments={"order_id": "A-1002"})
             assert asyncio.get_running_loop().time() - started < 2
@@ -383,8 +449,14 @@ async def test_the_chain_verifies_until_somebody_tampers(client: Client, shop: S
     assert good["head"]["sequence"] == good["rows"]
     last = good["rows"] - 2
     for change, undo in (
-        ("UPDATE placet.audit_rows SET body = replace(body, 'within_policy', 'was_allowed') WHERE sequence = {}", "UPDATE placet.audit_rows SET body = replace(body, 'was_allowed', 'within_policy') WHERE sequence = {}"),
-        ("UPDATE placet.audit_payloads SET body = replace(body, 'A-1001', 'A-1002') WHERE sequence = {}", "UPDATE placet.audit_payloads SET body = replace(body, 'A-1002', 'A-1001') WHERE sequence = {}"),
+        (
+            "UPDATE placet.audit_rows SET body = replace(body, 'within_policy', 'was_allowed') WHERE sequence = {}",
+            "UPDATE placet.audit_rows SET body = replace(body, 'was_allowed', 'within_policy') WHERE sequence = {}",
+        ),
+        (
+            "UPDATE placet.audit_payloads SET body = replace(body, 'A-1001', 'A-1002') WHERE sequence = {}",
+            "UPDATE placet.audit_payloads SET body = replace(body, 'A-1002', 'A-1001') WHERE sequence = {}",
+        ),
         ("UPDATE placet.audit_rows SET previous_hash = 'sha256:0' || substr(previous_hash, 9) WHERE sequence = {}", None),
     ):
         where = f"{last} AND tenant_id = '{shop.acme.tenant_id}'"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from app.api.envelope import ToolCallCheckRequest, parse_tool_call
 from app.api.examples import EXAMPLES
 from app.api.json_body import parse_json
 from app.api.openapi import as_yaml
+from app.cli import main
 from app.domain.errors import RequestInvalid
 from app.main import contract
 from app.settings import PROJECT, Settings
@@ -78,6 +80,13 @@ def as_the_contract_says(answer: httpx.Response, method: str, path: str) -> Any:
 def test_s14_3_the_committed_contract_is_the_applications() -> None:
     assert COMMITTED.read_text(encoding="utf-8") == as_yaml(DOCUMENT), "run `placet openapi > openapi/openapi.yaml`"
     assert YAML(typ="safe").load(COMMITTED) == json.loads(json.dumps(DOCUMENT))
+
+
+def test_s14_3_the_command_prints_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["placet", "openapi"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main()
+    assert capsys.readouterr().out == COMMITTED.read_text(encoding="utf-8")
 
 
 async def test_s14_3_it_is_served(client: Client) -> None:

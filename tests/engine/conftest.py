@@ -19,7 +19,7 @@ from tests.engine.shop import Shop, Worker, own_shop, resettable_shop, shop, sho
 
 __all__ = ["gates", "own_shop", "resettable_shop", "shop", "shop_template"]
 
-STEPS = ("open_batch", "read_facts", "dry_run", "lock_heads", "record_batch", "commit")
+STEPS = ("open_batch", "read_facts", "dry_run", "record_batch", "commit")
 """The round trips of the decision transaction, in their order; a gate stands before each."""
 
 At = Callable[[asyncpg.Connection], Awaitable[None]]

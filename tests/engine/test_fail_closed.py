@@ -163,7 +163,7 @@ async def test_a_caller_who_leaves_does_not_lose_the_decision(shop: Shop, gates:
 
     async with gates.worker("a", shop) as worker:
         await worker.authority.authenticate(token)
-        gates.before("a", "lock_heads", leave)
+        gates.before("a", "record_batch", leave)
         tasks.append(asyncio.create_task(worker.check(token, refund("c1"))))
         with pytest.raises(asyncio.CancelledError):
             await tasks[0]

@@ -144,7 +144,7 @@ def _kill_under_load(shop: Shop, kills: Sequence[Kill]) -> None:
             time.sleep(shop.random.uniform(0.3, 1.5))
             killed_at = time.monotonic()
             kill(shop)
-            times.setdefault(kill.__name__, []).append(_expect_back(load, killed_at))
+            times.setdefault(kill.__name__, []).append(_expect_back(load, killed_at, f"{kill.__name__}: {shop.service.output[-2000:]}"))
     for name, taken in times.items():
         print(f"{name}: {len(taken)} times, back after {statistics.median(taken):.2f} s (median), {max(taken):.2f} s (worst)")
     print(f"{len(load.answers)} answers {_counted(load)}, attempts {dict(load.statuses())}")
@@ -152,10 +152,10 @@ def _kill_under_load(shop: Shop, kills: Sequence[Kill]) -> None:
     _end(shop)
 
 
-def _expect_back(load: Load, moment: float) -> float:
+def _expect_back(load: Load, moment: float, what: str = "") -> float:
     """Wait until every client is answered again; give how long that took, in seconds."""
     back = eventually(lambda: load.everybody_answered_since(moment), ANSWERS_AGAIN_S)
-    assert back, f"not everybody was answered {ANSWERS_AGAIN_S} s later; {dict(load.statuses())} {load.wrong[:3]}"
+    assert back, f"not everybody was answered {ANSWERS_AGAIN_S} s later; {dict(load.statuses())} {load.wrong[:3]} {what}"
     return time.monotonic() - moment
 
 

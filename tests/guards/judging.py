@@ -12,7 +12,7 @@ from uuid import UUID
 from app.domain.scope import parse_scope
 from app.domain.tool_call import Principal, Role, ToolCall
 from app.guards.context import Balance, CallContext, DryRun, Evidence, FactsRead
-from app.guards.pipeline import Prepared, Verdict, decide, passes_semantic, prepare
+from app.guards.pipeline import Prepared, Verdict, decide, judge_semantic, prepare
 from app.policy.compile import compile_bundle, load_directory
 from app.policy.currencies import exponent_of
 from app.policy.model import Policy
@@ -86,7 +86,7 @@ def judge(policy: Policy = POLICY, *, evidence: Mapping[str, Any] | None = None,
     """Give the verdict; without a dry run of its own the call gets one that its amount explains."""
     prepared = prepared_call(policy, **call)
     read = evidence_for(prepared, **(evidence or {}))
-    if read.dry_run is None and prepared.refused is None and passes_semantic(prepared, read):
+    if read.dry_run is None and prepared.refused is None and _passes_semantic(prepared, read):
         assert prepared.bindings is not None
         minor = prepared.bindings.values.get("args.amount.minor", 0)
         order = dict((evidence or {}).get("order") or ORDER)
@@ -97,3 +97,8 @@ def judge(policy: Policy = POLICY, *, evidence: Mapping[str, Any] | None = None,
 
 def amount(text: str) -> dict[str, object]:
     return {"amount": Decimal(text)}
+
+
+def _passes_semantic(prepared: Prepared, evidence: Evidence) -> bool:
+    found = judge_semantic(prepared, evidence)
+    return found is None or found.verdict.refused is None

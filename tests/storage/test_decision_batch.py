@@ -41,8 +41,10 @@ def fact(sql: str, index: int = 0, tenant: str = "acme", **values: object) -> Fa
 async def try_effects(shop: Shop, *asks: DryRunAsk) -> Mapping[int, Mapping[str, object]]:
     lane = BatchConnection(shop.url)
     try:
+        prepared = await lane.prepare("placet_sandbox", [sql for ask in asks for sql in ask.statements])
+        tables = await lane.counted_tables()
         async with lane.transaction([shop.acme.tenant_id]) as connection:
-            found = await dry_run(connection, asks)
+            found = await dry_run(connection, asks, prepared, tables)
             assert await connection.fetchval("SELECT current_user") == "placet_app"
             assert await connection.fetchval("SHOW lock_timeout") == "500ms"
     finally:
@@ -53,8 +55,9 @@ async def try_effects(shop: Shop, *asks: DryRunAsk) -> Mapping[int, Mapping[str,
 async def try_facts(shop: Shop, *asks: FactsAsk) -> Mapping[int, FactsFound]:
     lane = BatchConnection(shop.url)
     try:
+        prepared = await lane.prepare("placet_facts", [sql for ask in asks for sql, _ in ask.facts.values()])
         async with lane.transaction([shop.acme.tenant_id]) as connection:
-            found = (await read_facts(connection, (), (), asks)).facts
+            found = (await read_facts(connection, (), (), asks, prepared)).facts
             assert await connection.fetchval("SELECT current_user") == "placet_app"
             assert await connection.fetchval("SHOW transaction_read_only") == "off"
     finally:

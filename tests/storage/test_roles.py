@@ -136,7 +136,7 @@ async def test_a_row_of_another_tenant_can_be_neither_written_nor_changed(servic
     rows += f'"tenant_id": "{theirs}", "hold_id": "{uuid4()}", "decision_id": "{uuid4()}", "account": "x", "unit": "EUR", "quantity": 1,'
     rows += ' "status": "held", "created_at": "2026-12-01", "outcome_due_at": "2026-12-01"}]}'
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
-        await service.execute("SELECT placet.record_batch($1::jsonb, '{}', '{}', '{}')", rows)
+        await service.execute("SELECT placet.record_batch($1::jsonb, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')", rows)
     assert await shop.value("SELECT held FROM placet.accounts WHERE tenant_id = $1 AND account = 'resource:order:A-1001'", theirs) == 2000
 
 

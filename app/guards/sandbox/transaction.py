@@ -48,7 +48,7 @@ def check_transaction(tool: Tool, bindings: Bindings, dry_run: DryRun) -> Sandbo
     values = {**bindings.values, "before": _rows(touched, 0), "after": _rows(touched, 1)}
     for invariant in plan.invariants:
         try:
-            holds = invariant.require.evaluate(tool.environment.bind(values)) is True
+            holds = invariant.require.evaluate(tool.environment.bind_used(values, invariant.require)) is True
             reason, message = Reason.INVARIANT_BROKEN, f"the call would break the invariant {invariant.name}"
         except ExpressionFailed:
             holds, reason, message = (
