@@ -176,7 +176,10 @@ class BatchConnection:
         if self._connection is None or self._connection.is_closed():
             self._forget()
             settings = {**_SERVER_SETTINGS, **_BATCH_SETTINGS}
-            self._connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
+            try:
+                self._connection = await asyncpg.connect(self._url, timeout=CONNECT_TIMEOUT_S, server_settings=settings)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as failure:
+                raise DecisionUnavailable from failure
         return self._connection
 
     async def _give_up(self, connection: asyncpg.Connection) -> None:
