@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import structlog
@@ -17,6 +17,7 @@ from app.api.requests import RecordedRequests
 from app.api.services import Services
 from app.api.tool_calls import ROUTE, CheckRoute
 from app.engine.answer_once import AnswerOnce
+from app.domain.errors import DecisionUnavailable
 from app.engine.authority import PLATFORM_TENANT, Authority
 from app.engine.change_authority import AuthorityWriter
 from app.engine.check_tool_call import ToolCallChecker
@@ -66,6 +67,8 @@ def build_app(services: Services, database: Database, checkpoints: Checkpoints) 
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        with suppress(DecisionUnavailable):  # the database may come later; then the first request pays for what is learned here
+            await services.authority.refresh([PLATFORM_TENANT])
         services.checker.lanes.start()
         keepers = (
             asyncio.create_task(_repeat(PARTITIONS_EVERY_S, lambda: _make_partitions(database), "partitions_not_made")),

@@ -7,6 +7,7 @@ once more under the chain head's lock. A key that was revoked or a policy that w
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -32,6 +33,7 @@ PLATFORM_TENANT = UUID(int=0)
 TENANTS_MAX = 10_000
 KEYS_MAX = 50_000
 POLICIES_MAX = 64
+ASKING_MAX = 4
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -83,6 +85,8 @@ class Authority:
         self._tenants: OrderedDict[UUID, TenantAuthority] = OrderedDict()
         self._keys: OrderedDict[bytes, _KnownKey] = OrderedDict()
         self._policies: OrderedDict[str, Policy] = OrderedDict()
+        self._asking: dict[bytes, asyncio.Lock] = {}
+        self._turn = asyncio.Semaphore(ASKING_MAX)
 
     async def authenticate(self, token: str, *, fresh: bool = False) -> Principal:
         """Give the principal of a key. `fresh` asks the database whatever is remembered.
@@ -93,12 +97,27 @@ class Authority:
         """
         hashed = hash_of(token)
         known = self._keys.get(hashed)
-        now = self._clock.now()
-        if known is not None and not fresh:
-            tenant = self._tenants.get(known.principal.tenant_id)
-            if tenant is not None and tenant.version == known.version and now < known.expires_at:
-                return known.principal
-        tenant_id = tenant_of(token)
+        if known is not None and not fresh and self._is_current(known):
+            return known.principal
+        if fresh:
+            return await self._ask(token, hashed)
+        # many requests of one key may come at once to a worker that doesn't know it yet: one of them asks, the others wait for it
+        async with self._asking.setdefault(hashed, asyncio.Lock()):
+            try:
+                known = self._keys.get(hashed)
+                if known is not None and self._is_current(known):
+                    return known.principal
+                async with self._turn:
+                    return await self._ask(token, hashed)
+            finally:
+                self._asking.pop(hashed, None)
+
+    def _is_current(self, known: _KnownKey) -> bool:
+        tenant = self._tenants.get(known.principal.tenant_id)
+        return tenant is not None and tenant.version == known.version and self._clock.now() < known.expires_at
+
+    async def _ask(self, token: str, hashed: bytes) -> Principal:
+        tenant_id, now = tenant_of(token), self._clock.now()
         async with self._database.transaction([tenant_id]) as connection:
             row = await stored.read_tenant(connection, tenant_id)
             key = await stored.find_key(connection, tenant_id, hashed) if row is not None else None
@@ -137,7 +156,9 @@ class Authority:
         return found[1] if found is not None else None
 
     def _learn(self, row: stored.TenantRow, files: str | None) -> None:
-        if files is not None and row.policy_digest is not None:
+        if (
+            files is not None and row.policy_digest is not None and row.policy_digest not in self._policies
+        ):  # another request may have been first
             _remember(self._policies, row.policy_digest, compile_bundle(json.loads(files)), POLICIES_MAX)
         policy = self._policies.get(row.policy_digest) if row.policy_digest is not None else None
         if policy is None and row.policy_version is not None:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from app.domain.audit_chain import payload_digest
 from app.domain.canonical import canonical, digest_text
+from app.encoding import canonical_text
 from app.engine.clock import rfc3339
 from app.storage.decision_batch import Head
 
@@ -73,7 +74,7 @@ def link(tenant_id: UUID, chain: str, head: Head, event: Event, salt: bytes) -> 
 
 def open_link(chain: str, event: Event, salt: bytes, mark: str) -> OpenLink:
     """Prepare an event for the place that the write will give it; `mark` is a random text that stands where the two values go."""
-    text = canonical({**_row(chain, event, salt), "previous_hash": mark, "sequence": f"{mark}#"})
+    text = canonical_text({**_row(chain, event, salt), "previous_hash": mark, "sequence": f"{mark}#"})
     before, _, rest = text.partition(mark)
     between, found, after = rest.partition(f'"{mark}#"')
     assert found, "previous_hash stands before sequence in the canonical form"

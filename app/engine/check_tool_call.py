@@ -11,10 +11,10 @@ from uuid import UUID
 
 import asyncpg
 
-from app.domain.canonical import digest
 from app.domain.errors import NotPermitted, RequestInvalid, Unauthenticated
 from app.domain.scope import Entry, ScopeError, parse_scope
 from app.domain.tool_call import Principal, Role, ToolCall
+from app.encoding import canonical_digest
 from app.engine.authority import Authority, TenantAuthority
 from app.engine.clock import Clock
 from app.engine.decide_batch import AuthorityMoved, decide_batch
@@ -50,7 +50,9 @@ class ToolCallChecker:
         require_role(principal, Role.AGENT)
         requested = parse_requested_scope(call)
         authority = self._authority.of(principal.tenant_id)
-        work = Work(token, principal, call, requested, digest({"tool": call.tool, "arguments": dict(call.arguments)}), self._clock.now())
+        work = Work(
+            token, principal, call, requested, canonical_digest({"tool": call.tool, "arguments": dict(call.arguments)}), self._clock.now()
+        )
         self._prepare(work, authority)
         key = (principal.tenant_id, call.session_id, call.call_id)
         answer = await self.lanes.ask(key, call.tool if work.tool_known else "", work)

@@ -23,6 +23,7 @@ QUEUE_MAX = 1_024
 ANSWER_WITHIN_S = 1.8
 BATCH_WITHIN_S = 1.5
 TRIES_MAX = 3
+MAIN_CONNECTIONS = 2
 SLOW_LANES = 2
 SLOW_FOR_S = 30.0
 
@@ -45,20 +46,23 @@ Decide = Callable[[BatchConnection, Sequence[Waiting]], Awaitable[None]]
 
 
 class Lane:
-    """One queue, one connection, one batch at a time. `decide` sets every call's answer, after its COMMIT."""
+    """One queue, and a batch at a time on each connection: while the database works on one, the rules of another run.
 
-    def __init__(self, name: str, connection: BatchConnection, decide: Decide, metrics: Metrics) -> None:
+    `decide` sets every call's answer, after its COMMIT.
+    """
+
+    def __init__(self, name: str, connections: Sequence[BatchConnection], decide: Decide, metrics: Metrics) -> None:
         self.name = name
-        self._connection = connection
+        self._connections = tuple(connections)
         self._decide = decide
         self._metrics = metrics
         self._queue: deque[Waiting] = deque()
         self._arrived = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
         self._closing = False
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"lane {self.name}")
+        self._tasks = tuple(asyncio.create_task(self._run(each), name=f"lane {self.name}") for each in self._connections)
 
     def put(self, waiting: Waiting) -> None:
         """Queue a call.
@@ -76,11 +80,11 @@ class Lane:
         """Answer what is queued, then stop."""
         self._closing = True
         self._arrived.set()
-        if self._task is not None:
-            await self._task
-        await self._connection.close()
+        await asyncio.gather(*self._tasks)
+        for connection in self._connections:
+            await connection.close()
 
-    async def _run(self) -> None:
+    async def _run(self, connection: BatchConnection) -> None:
         while True:
             if not self._queue:
                 if self._closing:
@@ -90,7 +94,7 @@ class Lane:
                 continue
             batch = self._take()
             self._metrics.queue_depth(len(self._queue))
-            await self._settle(batch)
+            await self._settle(batch, connection)
             self._metrics.batch(len(batch))
 
     def _take(self) -> list[Waiting]:
@@ -108,7 +112,7 @@ class Lane:
         self._queue.extendleft(reversed(left))
         return batch
 
-    async def _settle(self, batch: Sequence[Waiting]) -> None:
+    async def _settle(self, batch: Sequence[Waiting], connection: BatchConnection) -> None:
         now = asyncio.get_running_loop().time()
         for waiting in batch:
             if waiting.deadline <= now:
@@ -118,7 +122,7 @@ class Lane:
             return
         failure: Exception | None = None
         for _ in range(TRIES_MAX):
-            failure = await self._try(batch)
+            failure = await self._try(batch, connection)
             if not (isinstance(failure, asyncpg.PostgresError) and failure.sqlstate in _RETRY_STATES):
                 break
         left = [waiting for waiting in batch if not waiting.answer.done()]
@@ -130,8 +134,8 @@ class Lane:
                 self._fail(waiting, "database")
         elif len(left) > 1:
             middle = len(left) // 2
-            await self._settle(left[:middle])
-            await self._settle(left[middle:])
+            await self._settle(left[:middle], connection)
+            await self._settle(left[middle:], connection)
         else:
             _log.error("call_failed", lane=self.name, tool=left[0].tool, exc_info=failure)
             self._fail(left[0], "error")
@@ -141,11 +145,11 @@ class Lane:
             self._metrics.unavailable(cause)
             waiting.answer.set_exception(DecisionUnavailable())
 
-    async def _try(self, batch: Sequence[Waiting]) -> Exception | None:
+    async def _try(self, batch: Sequence[Waiting], connection: BatchConnection) -> Exception | None:
         open_calls = [waiting for waiting in batch if not waiting.answer.done()]
         try:
             async with asyncio.timeout(BATCH_WITHIN_S):
-                await self._decide(self._connection, open_calls)
+                await self._decide(connection, open_calls)
         except Exception as failure:  # isolation: whatever one batch hits must not end the lane
             return failure
         return None
@@ -155,8 +159,8 @@ class Lanes:
     """The main lane and the slow ones. Slow tools are remembered for a while, by name."""
 
     def __init__(self, make_connection: Callable[[], BatchConnection], decide: Decide, metrics: Metrics) -> None:
-        self._main = Lane("main", make_connection(), decide, metrics)
-        self._slow = tuple(Lane(f"slow-{n}", make_connection(), decide, metrics) for n in range(SLOW_LANES))
+        self._main = Lane("main", [make_connection() for _ in range(MAIN_CONNECTIONS)], decide, metrics)
+        self._slow = tuple(Lane(f"slow-{n}", [make_connection()], decide, metrics) for n in range(SLOW_LANES))
         self._metrics = metrics
         self._slow_until: dict[str, float] = {}
 

@@ -11,11 +11,11 @@ from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from app.domain.canonical import canonical
 from app.domain.decision import ABSENT, Layer, LayerResult
 from app.domain.json_pointer import value_at
 from app.domain.scope import Entry
 from app.domain.tool_call import Principal, ToolCall
+from app.encoding import canonical_text
 from app.guards.context import CallContext, Refused
 from app.guards.pipeline import Prepared, prepare
 from app.guards.static import refuse_unknown_tool
@@ -63,9 +63,10 @@ def prepare_call(work: Work) -> None:
         return
     work.refused_early = None
     work.prepared = prepare(CallContext(work.call, work.principal, policy, tool, work.now), work.requested)
-    keys = {query: history_key(query, work.call) for query in (*tool.history, *policy.history_keys.get(tool.name, ()))}
-    work.queried_keys = {query.name: keys[query] for query in tool.history}
-    work.own_keys = tuple(sorted({keys[query] for query in policy.history_keys.get(tool.name, ())}))
+    queries = (*tool.history, *policy.history_keys.get(tool.name, ()))
+    keys = {id(query): history_key(query, work.call) for query in {id(query): query for query in queries}.values()}
+    work.queried_keys = {query.name: keys[id(query)] for query in tool.history}
+    work.own_keys = tuple(sorted({keys[id(query)] for query in policy.history_keys.get(tool.name, ())}))
 
 
 def history_key(query: HistoryQuery, call: ToolCall) -> str:
@@ -77,7 +78,7 @@ def history_key(query: HistoryQuery, call: ToolCall) -> str:
     level: list[str] = []
     if query.level != "tenant":
         level = [call.session_id] if query.level == "session" else [call.session_id, call.task_id or ""]
-    text = canonical([query.tool, query.level, level, list(query.match), values])
+    text = canonical_text([query.tool, query.level, level, list(query.match), values])
     return sha256(text.encode()).digest()[:16].hex()
 
 

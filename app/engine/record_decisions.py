@@ -12,6 +12,7 @@ import jiter
 from app.domain.canonical import canonical, digest
 from app.domain.decision import Decision
 from app.domain.hint import FixHint, Retryable, Suggestion
+from app.encoding import canonical_text
 from app.engine.answer import Approval, Attempts, answer_document, finished_hint, limits_document, scope_document
 from app.engine.chain import Event, open_link
 from app.engine.clock import Clock
@@ -94,14 +95,14 @@ def _record_one(write: BatchWrite, each: Decided, clock: Clock, mark: str) -> No
     document = answer_document(
         verdict, each.decision_id, work.now, authority.policy_version, call.arguments, each.hold_ids, limits, hint, approval
     )
-    text = canonical(document)
+    text = canonical_text(document)
     event = Event(
         EVENT,
         work.now,
         work.principal.subject,
         tuple(sorted(work.principal.roles)),
         _facts(each, approval.approval_id if approval else None),
-        f'{{"answer":{text},"request":{canonical(request_document(work))}}}',
+        f'{{"answer":{text},"request":{canonical_text(request_document(work))}}}',
     )
     salt = clock.salt()
     opened = open_link(authority.name, event, salt, mark)
@@ -354,7 +355,7 @@ def replayed_answer(work: Work, known: Known) -> CheckAnswer:
     document = {**payload.get("answer", {"decision_id": str(known.decision_id)}), "execution_permitted": False}
     call = work.call
     return CheckAnswer(
-        canonical(document),
+        canonical_text(document),
         call.tool,
         call.call_id,
         str(document.get("reason", "")),

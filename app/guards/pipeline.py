@@ -7,7 +7,7 @@ entered; and what needs a person goes on until every layer that could refuse out
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from time import perf_counter_ns
 
@@ -87,7 +87,7 @@ def judge_semantic(prepared: Prepared, evidence: Evidence) -> SemanticVerdict | 
     started = perf_counter_ns()
     found = check_semantic(prepared.context, prepared.bindings, evidence, prepared.accounts.resources)
     timed = _timed(found.verdict.result, started, evidence.facts_us)
-    return replace(found, verdict=replace(found.verdict, result=timed))
+    return SemanticVerdict(LayerVerdict(timed, found.verdict.refused), found.bindings)
 
 
 def decide(prepared: Prepared, evidence: Evidence, semantic: SemanticVerdict | None = None) -> Verdict:
@@ -174,7 +174,7 @@ def _refusal(
 
 
 def _timed(result: LayerResult, started_ns: int, waited_us: int = 0) -> LayerResult:
-    return replace(result, duration_us=(perf_counter_ns() - started_ns) // 1000 + waited_us)
+    return LayerResult(result.name, result.outcome, result.checks, (perf_counter_ns() - started_ns) // 1000 + waited_us)
 
 
 def _hold_without_name() -> LayerVerdict:

@@ -18,6 +18,7 @@ from app.domain.tool_call import Role
 from app.engine.authority import PLATFORM_TENANT
 from app.engine.change_authority import SYSTEM, AuthorityWriter, KeySpec
 from app.engine.clock import Clock
+from app.launcher.sessions import require_sessions
 from app.policy.compile import compile_bundle, load_directory
 from app.settings import Settings
 from app.storage import schema
@@ -80,9 +81,13 @@ async def migrate(settings: Settings, superuser_dsn: str | None) -> None:
 
 
 def service_url(settings: Settings, superuser_dsn: str | None) -> str:
-    """Give the address that the service itself connects to."""
+    """Give the address that the service itself connects to.
+
+    Raises: DatabaseUnsuitable, when it can't be read.
+    """
     if superuser_dsn is None:
         assert settings.database.url is not None
+        _parse("DATABASE_URL", settings.database.url)
         return settings.database.url
     return make_url(superuser_dsn).set(username=SERVICE).render_as_string(hide_password=False)
 
@@ -96,10 +101,10 @@ async def tenant_names(settings: Settings, superuser_dsn: str | None) -> list[st
     if superuser_dsn is not None:
         owner = make_url(superuser_dsn).set(username=OWNER)
     elif settings.database.migration_url is not None:
-        owner = make_url(settings.database.migration_url)
+        owner = _parse("PLACET_MIGRATION_URL", settings.database.migration_url)
     else:
         raise DatabaseUnsuitable("only the owner may list tenants; name them, or set PLACET_MIGRATION_URL")
-    connection = await asyncpg.connect(driver_url(owner.render_as_string(hide_password=False)), timeout=10)
+    connection = await connect(owner)
     try:
         return [row["name"] for row in await connection.fetch("SELECT name FROM placet.tenants ORDER BY name")]
     finally:
@@ -108,7 +113,7 @@ async def tenant_names(settings: Settings, superuser_dsn: str | None) -> list[st
 
 async def _make_schema(settings: Settings, superuser_dsn: str | None) -> _Urls:
     urls = await _embedded_urls(superuser_dsn) if superuser_dsn is not None else _own_urls(settings)
-    owner = await _connect(urls.owner)
+    owner = await connect(urls.owner)
     service = schema.ServiceRole(str(urls.service.username), str(urls.service.password) if urls.service.password else None)
     try:
         version = int(await owner.fetchval("SHOW server_version_num"))
@@ -123,7 +128,8 @@ async def _make_schema(settings: Settings, superuser_dsn: str | None) -> _Urls:
     finally:
         await owner.close()
     await _migrate(urls)
-    await (await _connect(urls.service)).close()  # a role that was there keeps its own password
+    await (await connect(urls.service)).close()  # a role that was there keeps its own password
+    await require_sessions(driver_url(urls.service.render_as_string(hide_password=False)))
     return urls
 
 
@@ -136,11 +142,11 @@ async def _migrate(urls: _Urls) -> None:
             raise
         raise DatabaseUnsuitable(
             f"the role of PLACET_MIGRATION_URL can't make the schema that is needed ({_said(denied)}); "
-            f"let it: GRANT CREATE ON DATABASE {urls.owner.database} TO {urls.owner.username}, and let it own the schema `placet` if there is one"
+            f"GRANT CREATE ON DATABASE {urls.owner.database} TO {urls.owner.username}, and let it own the schema `placet` if there is one"
         ) from None
 
 
-async def _connect(url: URL) -> asyncpg.Connection:
+async def connect(url: URL) -> asyncpg.Connection:
     """Connect.
 
     Raises: DatabaseUnsuitable, with the address but not its password.
@@ -227,7 +233,7 @@ async def _serve_bundle(settings: Settings, writer: AuthorityWriter, owner: URL)
 
 async def _tenants(owner: URL) -> Mapping[UUID, str | None]:
     """Give every tenant, with the digest of its active policy if it follows the directory, else None."""
-    connection = await asyncpg.connect(driver_url(owner.render_as_string(hide_password=False)), timeout=10)
+    connection = await connect(owner)
     try:
         rows = await connection.fetch("SELECT tenant_id, follows_directory, active_policy_version FROM placet.tenants")
         found: dict[UUID, str | None] = {}
@@ -248,7 +254,7 @@ async def _tenants(owner: URL) -> Mapping[UUID, str | None]:
 
 
 async def _is_there(owner: URL, name: str) -> bool:
-    connection = await asyncpg.connect(driver_url(owner.render_as_string(hide_password=False)), timeout=10)
+    connection = await connect(owner)
     try:
         return bool(await connection.fetchval("SELECT 1 FROM placet.tenants WHERE name = $1", name))
     finally:
@@ -257,7 +263,7 @@ async def _is_there(owner: URL, name: str) -> bool:
 
 async def _load_demo_data(owner: URL, folder: Path) -> None:
     """Run the bundle's demo scripts, if it has any, as the owner."""
-    connection = await asyncpg.connect(driver_url(owner.render_as_string(hide_password=False)), timeout=10)
+    connection = await connect(owner)
     try:
         await connection.execute("SELECT set_config('placet.demo_tenant', $1, false)", DEMO_TENANT)
         for name in ("schema.sql", "data.sql"):

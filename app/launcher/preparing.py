@@ -1,7 +1,7 @@
 """Prepares the database in a process of its own: the parent lives as long as the service and must not keep the whole engine in memory.
 
-Run as `python -m app.launcher.preparing PARENT_PID` it imports while PostgreSQL still starts, then waits for one line on its standard input.
-What may be secret (addresses, keys that are shown once) goes through pipes, never through arguments; it inherits the parent's environment.
+Run as `python -m app.launcher.preparing PARENT_PID` it imports while PostgreSQL still starts, then waits for one line on its input. What
+may be secret (addresses, keys that are shown once) goes through pipes, never through arguments; the environment is the parent's.
 """
 
 from __future__ import annotations

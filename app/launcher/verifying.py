@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from sqlalchemy.engine import make_url
+
 from app.domain.errors import NotFound
 from app.engine.checkpoints import Checkpoints, load_signing_key
 from app.engine.clock import Clock
@@ -33,7 +35,9 @@ def verify(settings: Settings, names: Sequence[str]) -> list[ChainReport]:
 
 
 async def _verify(settings: Settings, superuser_dsn: str | None, names: Sequence[str]) -> list[ChainReport]:
-    database = Database(first_start.service_url(settings, superuser_dsn))
+    url = first_start.service_url(settings, superuser_dsn)
+    await (await first_start.connect(make_url(url))).close()  # says what is wrong with the address, if something is
+    database = Database(url)
     try:
         reader = Reader(database, Checkpoints(database, Clock(), load_signing_key(data_folder(settings.folders))))
         reports = []

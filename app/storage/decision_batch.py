@@ -9,14 +9,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import jiter
-from pydantic_core import to_json
 
-from app.domain.canonical import canonical
+from app.domain.canonical import normalise_number
+from app.encoding import json_text
 
 FACTS_ROLE = "placet_facts"
 SANDBOX_ROLE = "placet_sandbox"
@@ -84,7 +85,7 @@ async def open_batch(connection: asyncpg.Connection, asks: Sequence[ClaimAsk]) -
         for a in asks
     ]
     accounts = [{"i": a.index, "tenant": str(a.tenant_id), "account": account} for a in asks for account in a.accounts]
-    text = await connection.fetchval("SELECT placet.open_batch($1::jsonb, $2::jsonb)", json.dumps(calls), json.dumps(accounts))
+    text = await connection.fetchval("SELECT placet.open_batch($1::jsonb, $2::jsonb)", json_text(calls), json_text(accounts))
     found = json.loads(text)
     tenants = {a.tenant_id for a in asks}
     authority = {UUID(tenant): version for tenant, version in found["authority"]}
@@ -187,7 +188,7 @@ async def read_facts(
         wanted.append({"i": ask.index, "tenant": ask.tenant, "facts": each, "binds": binds})
     text = await connection.fetchval(
         "SELECT placet.read_facts($1::jsonb, $2::jsonb, $3::jsonb, $4::jsonb, $5)",
-        json.dumps(
+        json_text(
             [
                 {
                     "i": h.index,
@@ -200,11 +201,11 @@ async def read_facts(
                 for h in history
             ]
         ),
-        json.dumps(
+        json_text(
             [{"i": r.index, "tenant": str(r.tenant_id), "session": r.session_id, "task": r.task_id, "tool": r.tool} for r in refusals]
         ),
-        json.dumps(queries),
-        canonical(wanted),
+        json_text(queries),
+        json_text(wanted),
         FACTS_ROLE,
     )
     found = jiter.from_json(text.encode(), float_mode="decimal")
@@ -214,7 +215,7 @@ async def read_facts(
     return Read(
         {(index, name): count for index, name, count in found["history"]},
         counted,
-        {each["i"]: FactsFound(each.get("rows", {}), each.get("failed")) for each in found["facts"]},
+        {each["i"]: FactsFound(_normalised(each.get("rows", {})), each.get("failed")) for each in found["facts"]},
     )
 
 
@@ -252,14 +253,23 @@ async def dry_run(
     ]
     text = await connection.fetchval(
         "SELECT placet.dry_run($1::jsonb, $2::jsonb, $3, $4, $5, $6)",
-        json.dumps({name: [prepared.get(sql, sql) for sql in statements] for statements, name in plans.items()}),
-        canonical(calls),
+        json_text({name: [prepared.get(sql, sql) for sql in statements] for statements, name in plans.items()}),
+        json_text(calls),
         SANDBOX_ROLE,
         SANDBOX_LOCK_TIMEOUT_MS,
         tables.ids,
         tables.names,
     )
-    return {each["i"]: each for each in jiter.from_json(text.encode(), float_mode="decimal")}
+    return {each["i"]: _normalised(each) for each in jiter.from_json(text.encode(), float_mode="decimal")}
+
+
+def _normalised(value: Any) -> Any:
+    """Give rows with every number by its value: 129.90 is 129.9, and 60.00 is 60."""
+    if isinstance(value, dict):
+        return {name: _normalised(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_normalised(each) for each in value]
+    return normalise_number(value) if isinstance(value, Decimal) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +310,7 @@ async def record_batch(connection: asyncpg.Connection, write: BatchWrite) -> lis
     assert write.tenants == sorted(write.tenants), "heads are locked in the order of the tenants"
     rows = await connection.fetch(
         "SELECT sequence, hash FROM placet.record_batch($1::jsonb, $2, $3, $4, $5, $6, $7, $8, $9)",
-        to_json(write.rows).decode(),
+        json_text(write.rows),
         write.tenants,
         write.versions,
         write.happened,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterator
 from time import perf_counter
 from typing import Any
@@ -87,7 +86,9 @@ async def test_s12_1_an_approval_of_somebody_else_is_not_there(client: Client, s
     assert code(await client.ask("GET", path)) == (401, "unauthenticated")
 
 
-@pytest.mark.parametrize("approval_id", ["nonsense", "0" * 36, "%00", "1" * 400, str(uuid.uuid4()), "01a230d5-2fd8-7907-9af2-55e55f2a898g"])
+@pytest.mark.parametrize(
+    "approval_id", ["nonsense", "0" * 36, "%00", "1" * 400, "be574e9f-f692-4788-9460-dbd666d020d1", "01a230d5-2fd8-7907-9af2-55e55f2a898g"]
+)
 async def test_what_is_no_approvals_id_is_not_there(client: Client, shop: Shop, approval_id: str) -> None:
     assert code(await client.ask("GET", f"/approvals/{approval_id}", shop.acme.tokens["reviewer"])) == (404, "not_found")
 

@@ -1,4 +1,4 @@
-"""`POST /tool-calls/check` over HTTP: the worked examples, bad requests, roles, tenants apart, and what every answer leaves in the chain."""
+"""`POST /tool-calls/check` over HTTP: the worked examples, bad requests, roles, tenants apart, and what answers leave in the chain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from app.api import tool_calls
 from app.domain.tool_call import Role
 from app.settings import Settings
 from tests.api.serving import REFUND, Client, code, serving
-from tests.engine.shop import Shop
+from tests.engine.shop import Shop, Tenant
 
 BODY: dict[str, Any] = {
     "tool": "refund",
@@ -358,24 +358,30 @@ async def test_ta_04_a_revoked_key_ends_at_once_in_another_worker(settings: Sett
 
 
 async def test_s3_8_forty_refunds_at_once_in_two_workers(settings: Settings, shop: Shop) -> None:
-    """Issue, Show: exactly one of 60.00 on an order of 100.00 in each tenant, sums agree, both chains verify, no 5xx."""
+    """Issue, Show: exactly one of 60.00 on an order of 100.00 in each tenant, sums agree, both chains verify.
+
+    A machine that is busy with something else may answer 503 (S3.10), and then the same call asks again, as a client does.
+    """
     async with serving(settings, shop) as one, serving(settings, shop) as two:
-        asked = [
-            (one, two)[number % 2].check(
-                tenant.tokens["agent"], f"c{number}", arguments={"order_id": "A-1002", "amount": 60}, session_id=f"s{number}"
-            )
-            for number in range(40)
-            for tenant in (shop.acme, shop.globex)
-        ]
-        answers = await asyncio.gather(*asked)
-        assert {answer.status_code for answer in answers} == {200}
+
+        async def decided(number: int, tenant: Tenant) -> dict[str, Any]:
+            arguments = {"order_id": "A-1002", "amount": 60}
+            for _ in range(10):
+                answer = await (one, two)[number % 2].check(
+                    tenant.tokens["agent"], f"c{number}", arguments=arguments, session_id=f"s{number}"
+                )
+                if answer.status_code != 503:
+                    break
+            assert answer.status_code == 200
+            return dict(answer.json())
+
+        answers = await asyncio.gather(*(decided(number, tenant) for number in range(40) for tenant in (shop.acme, shop.globex)))
         for chain, tenant in (("acme", shop.acme), ("globex", shop.globex)):
-            mine = [answer.json() for answer in answers if answer.json()["audit"]["chain"] == chain]
+            mine = [found for found in answers if found["audit"]["chain"] == chain]
             assert [found["decision"] for found in mine].count("accepted") == 1
             assert {found["reason"] for found in mine} == {"within_policy", "already_refunded"}
-            assert sorted(found["audit"]["sequence"] for found in mine) == list(
-                range(min(f["audit"]["sequence"] for f in mine), min(f["audit"]["sequence"] for f in mine) + 40)
-            )
+            sequences = sorted(found["audit"]["sequence"] for found in mine)
+            assert sequences == list(range(sequences[0], sequences[0] + 40))
             report = (await one.ask("GET", "/audit/verification", tenant.tokens["auditor"])).json()
             assert report["verified"] is True
     sums = await shop.rows("SELECT tenant_id, account, held FROM placet.accounts WHERE held > 0")

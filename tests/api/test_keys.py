@@ -1,4 +1,4 @@
-"""`/tenants` and `/keys`: made once, shown once, revoked and rotated at once in every worker; each operator in the own tenant (SPEC S12.1)."""
+"""`/tenants` and `/keys`: shown once, revoked and rotated at once in every worker; an operator acts in the own tenant (SPEC S12.1)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,11 @@ async def test_a_keys_secret_is_shown_once_and_stored_as_a_hash(client: Client, 
         assert await shop.value(f"SELECT count(*) FROM placet.{table} t WHERE t::text LIKE $1", f"%{secret[-43:]}%") == 0
     assert (await client.check(secret, "c1")).json()["decision"] == "accepted"
     last = [row for row in await changes(shop, shop.acme.tenant_id) if row["event"] == "authority.changed"][-1]
-    assert (last["change"], last["key_id"], last["actor"]) == ("key.created", made["key_id"], {"subject": "the-operator", "roles": ["operator"]})
+    assert (last["change"], last["key_id"], last["actor"]) == (
+        "key.created",
+        made["key_id"],
+        {"subject": "the-operator", "roles": ["operator"]},
+    )
 
 
 async def test_a_list_of_keys_comes_in_pages(client: Client, shop: Shop) -> None:
@@ -131,7 +135,11 @@ async def test_a_rotated_key_overlaps_as_long_as_asked(settings: Settings, shop:
         assert (await two.check(token, "c1")).status_code == 200
         overlapping = (await one.ask("POST", f"/keys/{key_id}/rotation", operator, {"overlap_s": 3600})).json()
         assert (await two.check(token, "c2", arguments={"order_id": "A-1002"})).status_code == 200
-        assert (overlapping["subject"], overlapping["roles"], overlapping["segments"]) == ("support-agent", ["agent"], ["standard", "trusted_buyer"])
+        assert (overlapping["subject"], overlapping["roles"], overlapping["segments"]) == (
+            "support-agent",
+            ["agent"],
+            ["standard", "trusted_buyer"],
+        )
         replay = (await two.check(overlapping["secret"], "c1")).json()
         assert replay["replayed"] is True
         second = await one.ask("POST", f"/keys/{overlapping['key_id']}/rotation", operator, {})
@@ -190,7 +198,11 @@ async def test_ta_06_another_tenants_key_is_not_there(client: Client, shop: Shop
     assert await changes(shop, shop.acme.tenant_id) == before
     assert (await client.check(shop.acme.tokens["agent"], "c1")).status_code == 200
     tried = [row for row in await changes(shop, shop.globex.tenant_id) if row["event"] == "request.refused"]
-    assert [(row["http_status"], row["route"]) for row in tried] == [(404, "/keys/{key_id}"), (404, "/keys/{key_id}/rotation"), (403, "/keys")]
+    assert [(row["http_status"], row["route"]) for row in tried] == [
+        (404, "/keys/{key_id}"),
+        (404, "/keys/{key_id}/rotation"),
+        (403, "/keys"),
+    ]
 
 
 async def test_the_platforms_operator_makes_a_tenant_and_its_first_key(client: Client, shop: Shop) -> None:
@@ -209,7 +221,13 @@ async def test_the_platforms_operator_makes_a_tenant_and_its_first_key(client: C
     assert (await client.ask("GET", "/audit/verification", key["secret"])).json()["verified"] is True
     assert code(await client.ask("POST", "/tenants", platform, {"tenant": "initech"})) == (409, "tenant_exists")
     assert code(await client.ask("POST", "/keys", platform, {**NEW_KEY, "tenant": "unheard-of"})) == (404, "not_found")
-    for bad in ({"tenant": "No"}, {"tenant": ""}, {"tenant": "a" * 64}, {"tenant": "x", "policy": "mine"}, {"tenant": "x", "policy_version": 2}):
+    for bad in (
+        {"tenant": "No"},
+        {"tenant": ""},
+        {"tenant": "a" * 64},
+        {"tenant": "x", "policy": "mine"},
+        {"tenant": "x", "policy_version": 2},
+    ):
         assert code(await client.ask("POST", "/tenants", platform, bad)) == (422, "request_invalid")
 
 

@@ -125,11 +125,20 @@ async def test_refused_and_unauthenticated_requests_are_counted(client: Client, 
     await client.ask("POST", "/tool-calls/check", shop.acme.tokens["agent"], b"{")
     assert await metric(client, "placet_unauthenticated_total") == 3
     assert await metric(client, 'placet_refused_requests_total{code="body_malformed"}') == 1
-    sampled = await shop.rows("SELECT body FROM placet.audit_rows WHERE event = 'request.refused' AND tenant_id = '00000000-0000-0000-0000-000000000000'")
+    sampled = await shop.rows(
+        "SELECT body FROM placet.audit_rows WHERE event = 'request.refused' AND tenant_id = '00000000-0000-0000-0000-000000000000'"
+    )
     assert len(sampled) == 1
     assert '"code":"unauthenticated"' in sampled[0]["body"]
 
 
-@pytest.mark.parametrize(("method", "path", "status", "problem"), [("GET", "/nowhere", 404, "not_found"), ("PUT", "/healthz", 405, "method_not_allowed"), ("GET", "/tool-calls/check", 405, "method_not_allowed")])
+@pytest.mark.parametrize(
+    ("method", "path", "status", "problem"),
+    [
+        ("GET", "/nowhere", 404, "not_found"),
+        ("PUT", "/healthz", 405, "method_not_allowed"),
+        ("GET", "/tool-calls/check", 405, "method_not_allowed"),
+    ],
+)
 async def test_what_is_no_route_is_a_problem(client: Client, method: str, path: str, status: int, problem: str) -> None:
     assert code(await client.ask(method, path)) == (status, problem)

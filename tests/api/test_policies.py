@@ -50,7 +50,9 @@ async def test_activation_and_rollback_take_effect_at_once_in_another_worker(set
         found = (await one.check(acme.tokens["agent"], "c5", arguments={"order_id": "A-1007"})).json()
         assert (found["decision"], found["policy_version"]) == ("accepted", 1)
         assert (await one.check(shop.globex.tokens["agent"], "c1")).json()["policy_version"] == 1
-    activations = [(row["policy_version"], row["actor"]["subject"]) for row in await events(shop, acme) if row["event"] == "policy.activated"]
+    activations = [
+        (row["policy_version"], row["actor"]["subject"]) for row in await events(shop, acme) if row["event"] == "policy.activated"
+    ]
     assert activations == [(2, "the-operator"), (1, "the-author")]
 
 
@@ -75,7 +77,11 @@ BROKEN: list[tuple[str, dict[str, str], str]] = [
         "tools/refund.yaml:",
     ),
     ("an unknown key", {**SHOP_FILES, "bundle.yaml": SHOP_FILES["bundle.yaml"] + "\nsurprise: 1\n"}, "bundle.yaml:"),
-    ("fewer layers", changed(SHOP_FILES, "tools/refund.yaml", ("effect_class: money ", "effect_class: money\nlayers: [static, scope] ")), "tools/refund.yaml:"),
+    (
+        "fewer layers",
+        changed(SHOP_FILES, "tools/refund.yaml", ("effect_class: money ", "effect_class: money\nlayers: [static, scope] ")),
+        "tools/refund.yaml:",
+    ),
     ("no tool", {name: text for name, text in SHOP_FILES.items() if not name.startswith("tools/")}, "tools/"),
     ("a path out of the bundle", {**SHOP_FILES, "../../etc/passwd.yaml": "x: 1"}, "passwd"),
 ]
@@ -97,7 +103,9 @@ async def test_a_broken_bundle_is_refused_whole(client: Client, shop: Shop, _nam
 async def test_a_faults_line_is_the_line(client: Client, shop: Shop) -> None:
     text = SHOP_FILES["tools/refund.yaml"]
     line = next(number for number, row in enumerate(text.splitlines(), 1) if "require: history.same_refund.count == 0" in row)
-    files = changed(SHOP_FILES, "tools/refund.yaml", ("require: history.same_refund.count == 0", "require: history.same_refund.counts == 0"))
+    files = changed(
+        SHOP_FILES, "tools/refund.yaml", ("require: history.same_refund.count == 0", "require: history.same_refund.counts == 0")
+    )
     answer = await client.ask("POST", "/policies", shop.acme.tokens["author"], {"files": files})
     assert answer.json()["errors"][0]["detail"].startswith(f"tools/refund.yaml:{line}:")
 
@@ -112,7 +120,9 @@ async def test_a_version_that_is_not_there_cannot_be_activated(client: Client, s
     assert (await client.check(shop.acme.tokens["agent"], "c1")).json()["policy_version"] == 1
 
 
-@pytest.mark.parametrize("body", [{}, {"files": {}}, {"files": []}, {"files": {"a.yaml": 1}}, {"files": dict(SHOP_FILES), "activate": True}, []])
+@pytest.mark.parametrize(
+    "body", [{}, {"files": {}}, {"files": []}, {"files": {"a.yaml": 1}}, {"files": dict(SHOP_FILES), "activate": True}, []]
+)
 async def test_a_request_that_is_no_bundle_is_refused(client: Client, shop: Shop, body: object) -> None:
     assert code(await client.ask("POST", "/policies", shop.acme.tokens["author"], body)) == (422, "request_invalid")
 

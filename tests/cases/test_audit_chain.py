@@ -132,7 +132,9 @@ async def test_ac_04_a_clock_that_steps_back_forks_nothing(stage: Stage, step: t
         clock.step(-step)
         assert (await other.check(key, search_order("back")))["decision"] == "accepted"
     assert (await tenant.call("search_order", {"order_id": "A-1001"})).said == ACCEPTED
-    times = [row["recorded_at"] for row in await tenant.rows("SELECT recorded_at FROM placet.audit_rows WHERE tenant_id = $1 ORDER BY sequence")]
+    times = [
+        row["recorded_at"] for row in await tenant.rows("SELECT recorded_at FROM placet.audit_rows WHERE tenant_id = $1 ORDER BY sequence")
+    ]
     assert times == sorted(times)
     assert await tenant.decisions() == 42
     await tenant.is_sound()
@@ -171,7 +173,9 @@ async def test_ac_06_the_stored_text_is_what_was_hashed(stage: Stage, arguments:
 
 def _denying() -> dict[str, str]:
     """A shop in which every layer can refuse: a second refund tool's effects are out of bounds, and a budget denies."""
-    budget = '\n  - {budget: yen, level: tenant, for: {tool: refund}, limit: {amount: "600", currency: JPY}, window: total, on_exceed: deny}\n'
+    budget = (
+        '\n  - {budget: yen, level: tenant, for: {tool: refund}, limit: {amount: "600", currency: JPY}, window: total, on_exceed: deny}\n'
+    )
     files = {**SHOP, "thresholds.yaml": SHOP["thresholds.yaml"].rstrip() + budget}
     wild = files["tools/refund.yaml"].replace("tool: refund\n", "tool: wild_refund\n", 1).replace("{inserted: 1}", "{inserted: 0}")
     wild = wild.replace("scope: {action: refund,", "scope: {action: wild_refund,").replace("{tool: refund,", "{tool: wild_refund,")
@@ -293,7 +297,7 @@ async def test_ac_08_a_name_that_is_taken_is_a_row_of_the_platforms(stage: Stage
 
 
 async def test_ac_08_unknown_keys_are_counted_all_and_recorded_as_a_sample(stage: Stage) -> None:
-    """S10.1: every 401 counts in the metrics; the platform's chain gets one row in ten seconds from each worker, whatever is thrown at it."""
+    """S10.1: every 401 counts in the metrics; the platform's chain gets one row in ten seconds from each worker, whatever comes."""
     platform = "SELECT count(*) FROM placet.audit_rows WHERE tenant_id = $1 AND body LIKE '%\"unauthenticated\"%'"
     counted, stored = await stage.counted("placet_unauthenticated_total"), await stage.superuser.fetchval(platform, uuid.UUID(int=0))
     paths = [("POST", "/tool-calls/check"), ("POST", "/keys"), ("GET", "/keys"), ("GET", "/audit/verification")]
@@ -332,7 +336,8 @@ async def _rewritten(tenant: Tenant, *, without: range = range(0), change: int =
                 body["decision"] = "denied"
             text = canonical(body)
             await superuser.execute(
-                "UPDATE placet.audit_rows SET sequence = $3, body = $4, hash = $5, previous_hash = $6 WHERE tenant_id = $1 AND sequence = $2",
+                "UPDATE placet.audit_rows SET sequence = $3, body = $4, hash = $5, previous_hash = $6"
+                " WHERE tenant_id = $1 AND sequence = $2",
                 tenant.tenant_id,
                 row["sequence"],
                 number,
@@ -341,7 +346,10 @@ async def _rewritten(tenant: Tenant, *, without: range = range(0), change: int =
                 previous,
             )
             await superuser.execute(
-                "UPDATE placet.audit_payloads SET sequence = $3 WHERE tenant_id = $1 AND sequence = $2", tenant.tenant_id, row["sequence"], number
+                "UPDATE placet.audit_payloads SET sequence = $3 WHERE tenant_id = $1 AND sequence = $2",
+                tenant.tenant_id,
+                row["sequence"],
+                number,
             )
             previous = digest_text(text)
         await superuser.execute(

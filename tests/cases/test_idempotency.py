@@ -54,7 +54,10 @@ async def test_id_01_a_call_id_with_another_body_is_refused_and_holds_nothing(st
 
 @pytest.mark.parametrize(
     "same",
-    ['{"order_id":"A-1001","amount":10,"currency":"EUR","cause":"damaged"}', '{ "cause" : "damaged", "currency":"EUR", "amount":1e1,"order_id":"\\u0041-1001"}'],
+    [
+        '{"order_id":"A-1001","amount":10,"currency":"EUR","cause":"damaged"}',
+        '{ "cause" : "damaged", "currency":"EUR", "amount":1e1,"order_id":"\\u0041-1001"}',
+    ],
 )
 async def test_id_01_another_spelling_of_the_same_body_is_the_same(stage: Stage, same: str) -> None:
     """API.md 0.4: numbers count by value, keys in any order."""

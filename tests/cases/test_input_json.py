@@ -38,40 +38,44 @@ def _is_a_problem(answer: Answer, check: bool = True) -> None:
         assert answer["tool_result"]["content"]["guard_rejected"] is True
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "nan", "1e400", "-1e400", "1e99999999999", "01", "1.", ".5", "+1", "0x10", "1_000"])
+NO_NUMBERS = ("NaN", "Infinity", "-Infinity", "nan", "1e400", "-1e400", "1e99999999999", "01", "1.", ".5", "+1", "0x10", "1_000")
+
+
 @pytest.mark.parametrize("whole", [True, False], ids=["", "and a field is missing"])
-async def test_ij_01_what_is_no_number_is_a_problem_with_a_row(stage: Stage, number: str, whole: bool) -> None:
+async def test_ij_01_what_is_no_number_is_a_problem_with_a_row(stage: Stage, whole: bool) -> None:
     """S3.4: 400, a JSON answer without the value, counted, and in the chain. Also where the envelope has an error too."""
     tenant = await stage.tenant()
-    document = call("refund", {"order_id": "A-1001", "amount": Text(number), "currency": "EUR", "cause": "damaged"})
-    if not whole:
-        del document["session_id"]
     counted = await stage.counted("placet_refused_requests_total", code="body_malformed")
-    answer = await stage.check(await tenant.key(), document)
-    assert answer.said == MALFORMED
-    _is_a_problem(answer)
-    assert await stage.counted("placet_refused_requests_total", code="body_malformed") == counted + 1
-    assert await _refused_rows(tenant) == 1
+    for times, number in enumerate(NO_NUMBERS, start=1):
+        document = call("refund", {"order_id": "A-1001", "amount": Text(number), "currency": "EUR", "cause": "damaged"})
+        if not whole:
+            del document["session_id"]
+        answer = await stage.check(await tenant.key(), document)
+        assert answer.said == MALFORMED, number
+        _is_a_problem(answer)
+        assert await _refused_rows(tenant) == times
+    assert await stage.counted("placet_refused_requests_total", code="body_malformed") == counted + len(NO_NUMBERS)
     assert await tenant.decisions() == 0
+    await tenant.is_sound()
 
 
-@pytest.mark.parametrize("field", ["turn", "state_version", "session_id", "mode", "on_behalf_of", "requested_scope", "extra"])
-@pytest.mark.parametrize("number", ["NaN", "1e400", "-Infinity"])
-async def test_ij_01_in_every_field_of_the_envelope(stage: Stage, field: str, number: str) -> None:
+async def test_ij_01_in_every_field_of_the_envelope(stage: Stage) -> None:
     tenant = await stage.tenant()
-    answer = await stage.check(await tenant.key(), call("search_order", {"order_id": "A-1001"}) | {field: Text(number)})
-    assert answer.said == MALFORMED
-    _is_a_problem(answer)
+    for field in ("turn", "state_version", "session_id", "mode", "on_behalf_of", "requested_scope", "extra"):
+        for number in ("NaN", "1e400", "-Infinity"):
+            answer = await stage.check(await tenant.key(), call("search_order", {"order_id": "A-1001"}) | {field: Text(number)})
+            assert answer.said == MALFORMED, (field, number)
+            _is_a_problem(answer)
 
 
 @pytest.mark.parametrize("path", ["/keys", "/tenants", "/policies"])
-@pytest.mark.parametrize("body", [b'{"x": NaN}', b'{"expires_in_s": 1e400, "subject": "s", "roles": ["agent"]}', b"[Infinity]", b"NaN"])
-async def test_ij_01_on_the_other_routes(stage: Stage, path: str, body: bytes) -> None:
+async def test_ij_01_on_the_other_routes(stage: Stage, path: str) -> None:
     tenant = await stage.tenant()
     key = BOOTSTRAP_KEY if path == "/tenants" else await tenant.key("author" if path == "/policies" else "operator")
-    answer = await stage.send("POST", path, key, body)
-    assert answer.said == MALFORMED
-    _is_a_problem(answer, check=False)
+    for body in (b'{"x": NaN}', b'{"expires_in_s": 1e400, "subject": "s", "roles": ["agent"]}', b"[Infinity]", b"NaN"):
+        answer = await stage.send("POST", path, key, body)
+        assert answer.said == MALFORMED, body
+        _is_a_problem(answer, check=False)
 
 
 def _nested(depth: int, kind: str) -> Text:
@@ -103,17 +107,17 @@ async def test_ij_03_depth_has_one_limit(stage: Stage, kind: str) -> None:
     await tenant.is_sound()
 
 
-@pytest.mark.parametrize("depth", [DEPTH_MAX, 900, 20_000])
 @pytest.mark.parametrize("where", ["requested_scope", "on_behalf_of", "unknown", "/keys", "/policies"])
-async def test_ij_03_everywhere(stage: Stage, where: str, depth: int) -> None:
+async def test_ij_03_everywhere(stage: Stage, where: str) -> None:
     tenant = await stage.tenant()
-    if where.startswith("/"):
-        key = await tenant.key("author" if where == "/policies" else "operator")
-        answer = await stage.send("POST", where, key, f'{{"files": {_nested(depth, "arrays")}}}'.encode())
-    else:
-        answer = await stage.check(await tenant.key(), call("search_order", {"order_id": "A-1001"}) | {where: _nested(depth, "arrays")})
-    assert answer.said == MALFORMED
-    _is_a_problem(answer, check=not where.startswith("/"))
+    for depth in (DEPTH_MAX, 900, 20_000):
+        if where.startswith("/"):
+            key = await tenant.key("author" if where == "/policies" else "operator")
+            answer = await stage.send("POST", where, key, f'{{"files": {_nested(depth, "arrays")}}}'.encode())
+        else:
+            answer = await stage.check(await tenant.key(), call("search_order", {"order_id": "A-1001"}) | {where: _nested(depth, "arrays")})
+        assert answer.said == MALFORMED, depth
+        _is_a_problem(answer, check=not where.startswith("/"))
 
 
 async def test_ij_03_a_deep_schema_is_refused_at_registration(stage: Stage) -> None:
@@ -126,7 +130,17 @@ async def test_ij_03_a_deep_schema_is_refused_at_registration(stage: Stage) -> N
         assert answer["errors"][0]["detail"].startswith("tools/note.yaml:")
 
 
-BIG = ["2147483648", "9223372036854775807", "9223372036854775808", "18446744073709551616", "1e30", "9" * 79, "9" * 400, "9" * 5000, "-9223372036854775809"]
+BIG = [
+    "2147483648",
+    "9223372036854775807",
+    "9223372036854775808",
+    "18446744073709551616",
+    "1e30",
+    "9" * 79,
+    "9" * 400,
+    "9" * 5000,
+    "-9223372036854775809",
+]
 
 
 @pytest.mark.parametrize("number", BIG, ids=lambda number: f"{number[:12]} of {len(number)}")
@@ -154,12 +168,16 @@ async def test_ij_05_big_integers_in_arguments_and_envelope(stage: Stage, number
         assert answer.said == (MALFORMED if beyond else ACCEPTED if 0 <= value <= most else INVALID), field
         if answer.status == 422:
             assert answer["errors"][0]["pointer"] == f"/{field}"
-    made = await stage.send("POST", "/keys", await tenant.key("operator"), f'{{"subject":"s","roles":["agent"],"expires_in_s":{number}}}'.encode())
+    made = await stage.send(
+        "POST", "/keys", await tenant.key("operator"), f'{{"subject":"s","roles":["agent"],"expires_in_s":{number}}}'.encode()
+    )
     assert made.said == (MALFORMED if beyond else INVALID)
     await tenant.is_sound()
 
 
-@pytest.mark.parametrize("number", [number for number in BIG if number.lstrip("-").isdigit()], ids=lambda number: f"{number[:12]} of {len(number)}")
+@pytest.mark.parametrize(
+    "number", [number for number in BIG if number.lstrip("-").isdigit()], ids=lambda number: f"{number[:12]} of {len(number)}"
+)
 async def test_ij_05_big_integers_in_paths_and_queries(stage: Stage, number: str) -> None:
     """404 for an id of a path, 422 for a parameter (a policy version is a number of the path: 422 beyond what a version can be)."""
     tenant = await stage.tenant()
@@ -171,7 +189,13 @@ async def test_ij_05_big_integers_in_paths_and_queries(stage: Stage, number: str
         assert (await stage.get(path + number, operator)).said == INVALID, path
 
 
-NUL_AND_SURROGATES = {"NUL": "\\u0000", "lone high": "\\ud800", "lone low": "\\udc00", "swapped": "\\udc00\\ud800", "high and text": "\\ud83dx"}
+NUL_AND_SURROGATES = {
+    "NUL": "\\u0000",
+    "lone high": "\\ud800",
+    "lone low": "\\udc00",
+    "swapped": "\\udc00\\ud800",
+    "high and text": "\\ud83dx",
+}
 PLACES = {
     "tool": '{"tool":"refund%s","arguments":{},"session_id":"s","call_id":"c"}',
     "nested key": '{"tool":"note","arguments":{"a":[{"k%s":1}]},"session_id":"s","call_id":"c"}',
@@ -187,7 +211,7 @@ PLACES = {
 
 @pytest.mark.parametrize("escape", NUL_AND_SURROGATES.values(), ids=NUL_AND_SURROGATES)
 async def test_ij_06_nul_and_lone_surrogates_in_every_place(stage: Stage, escape: str) -> None:
-    """S3.4: what isn't exact text isn't a request, so 400 where the case says 422; a NUL's place is named; each leaves a row and a count."""
+    """S3.4: what isn't exact text isn't a request, so 400 where the case says 422; a NUL's place is named; each has a row and a count."""
     tenant = await stage.tenant(FREE)
     key = await tenant.key()
     counted = await stage.counted("placet_refused_requests_total", code="body_malformed")
@@ -206,7 +230,12 @@ async def test_ij_06_nul_and_lone_surrogates_in_every_place(stage: Stage, escape
 
 async def test_ij_06_a_nul_is_named_by_its_pointer(stage: Stage) -> None:
     tenant = await stage.tenant(FREE)
-    for place, pointer in (("nested value", "/arguments/a/0/k"), ("session", "/session_id"), ("task", "/task_id"), ("end user", "/on_behalf_of/id")):
+    for place, pointer in (
+        ("nested value", "/arguments/a/0/k"),
+        ("session", "/session_id"),
+        ("task", "/task_id"),
+        ("end user", "/on_behalf_of/id"),
+    ):
         answer = await stage.send("POST", CHECK, await tenant.key(), (PLACES[place] % "\\u0000").encode())
         assert [error["pointer"] for error in answer["errors"]] == [pointer]
 
@@ -244,7 +273,8 @@ async def test_ij_06_an_idempotency_key_that_is_no_key(stage: Stage, value: byte
 
 async def test_ij_08_multiple_of_a_cent_is_exact(stage: Stage) -> None:
     """`multipleOf: 0.01` is evaluated on decimals."""
-    schema = "{type: object, additionalProperties: false, properties: {amount: {type: number, multipleOf: 0.01}, steps: {type: number, multipleOf: 0.1}}}"
+    properties = "{amount: {type: number, multipleOf: 0.01}, steps: {type: number, multipleOf: 0.1}}"
+    schema = f"{{type: object, additionalProperties: false, properties: {properties}}}"
     tenant = await stage.tenant(with_tool("pay", schema))
     for amount in ("4.02", "19.99", "1.11", "600.03", "0.07", "145.05", "1e-2", "90071992547409.93", "4.020", "1e3"):
         assert (await tenant.call("pay", {"amount": Text(amount)})).said == ACCEPTED, amount
@@ -261,23 +291,24 @@ async def test_ij_08_multiple_of_a_cent_is_exact(stage: Stage) -> None:
 ENCODED = json.dumps({"order_id": "A-1001", "amount": 9999, "currency": "EUR", "cause": "damaged"})
 
 
-@pytest.mark.parametrize(
-    "arguments", [ENCODED, json.dumps(ENCODED), "", "{}", "null", None, [], [{}], 42, 0, True, False, [["order_id", "A-1001"]], Text("1.5")], ids=repr
-)
+NO_OBJECTS = (ENCODED, json.dumps(ENCODED), "", "{}", "null", None, [], [{}], 42, 0, True, False, [["order_id", "A-1001"]], Text("1.5"))
+
+
 @pytest.mark.parametrize("tool", ["refund", "note"])
-async def test_ij_09_arguments_that_are_no_object_are_never_empty(stage: Stage, tool: str, arguments: object) -> None:
+async def test_ij_09_arguments_that_are_no_object_are_never_empty(stage: Stage, tool: str) -> None:
     """422 at `/arguments` with a hint; a tool that takes anything isn't called with {} either."""
     tenant = await stage.tenant(FREE)
-    answer = await stage.check(await tenant.key(), {**call(tool, {}), "arguments": arguments, "on_behalf_of": CUSTOMER})
-    assert answer.said == INVALID
-    _is_a_problem(answer)
-    (error,) = answer["errors"]
-    assert error["pointer"] == "/arguments"
-    assert "must be an object" in error["detail"]
-    assert answer["fix_hint"]["message"].startswith("/arguments: ")
-    assert answer["tool_result"]["tool_name"] == tool
+    for times, arguments in enumerate(NO_OBJECTS, start=1):
+        answer = await stage.check(await tenant.key(), {**call(tool, {}), "arguments": arguments, "on_behalf_of": CUSTOMER})
+        assert answer.said == INVALID, arguments
+        _is_a_problem(answer)
+        (error,) = answer["errors"]
+        assert error["pointer"] == "/arguments"
+        assert "must be an object" in error["detail"]
+        assert answer["fix_hint"]["message"].startswith("/arguments: ")
+        assert answer["tool_result"]["tool_name"] == tool
+        assert await _refused_rows(tenant) == times
     assert await tenant.decisions() == 0
-    assert await _refused_rows(tenant) == 1
 
 
 async def test_ij_09_a_missing_field_is_no_empty_one(stage: Stage) -> None:
@@ -365,7 +396,9 @@ async def test_ij_11_references_that_multiply_are_bounded(stage: Stage) -> None:
     assert time.monotonic() - started < 2
 
 
-async def _flood(stage: Stage, key: str | None, size: int, *, chunked: bool, path: str = CHECK, encoding: str | None = None) -> tuple[bytes, int]:
+async def _flood(
+    stage: Stage, key: str | None, size: int, *, chunked: bool, path: str = CHECK, encoding: str | None = None
+) -> tuple[bytes, int]:
     """Push a body until it is whole or the server has had enough; give what it answered and how many bytes it took."""
     body = b"a" * 65_536
     headers = ["Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"]
@@ -401,7 +434,7 @@ FLOODS = {
 
 @pytest.mark.parametrize(("options", "role", "status"), FLOODS.values(), ids=FLOODS)
 async def test_ij_13_sixty_four_megabytes_take_no_memory(stage: Stage, options: dict[str, object], role: str | None, status: int) -> None:
-    """413 (401 for a bad key, 415 for a compressed body) after at most the limit and what was on its way; the workers' memory stays flat."""
+    """413 (401 for a bad key, 415 for a compressed body) after at most the limit and what was on its way; the workers' memory is flat."""
     tenant = await stage.tenant()
     key = await tenant.key(role) if role else "placet_" + "a" * 26 + "_" + "b" * 43
     before = stage.resident_kib()

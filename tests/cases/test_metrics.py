@@ -99,7 +99,9 @@ async def test_pm_03_every_scrape_shows_the_total_of_all_workers(stage: Stage, c
         assert counted(scrape, DECISIONS) - counted(before, DECISIONS) == calls
         assert counted(scrape, DECISIONS, tool="search_order") - counted(before, DECISIONS, tool="search_order") == calls * 3 / 4
         assert counted(scrape, DECISIONS, reason="amount_exceeds_refundable", layer="semantic") >= calls / 4
-        layers = counted(scrape, "placet_layer_seconds_count", layer="static") - counted(before, "placet_layer_seconds_count", layer="static")
+        layers = counted(scrape, "placet_layer_seconds_count", layer="static") - counted(
+            before, "placet_layer_seconds_count", layer="static"
+        )
         assert layers == calls
     monotonic = [{name: value for name, value in scrape.items() if "_total" in name and "request" not in name} for scrape in seen]
     assert all(scrape == monotonic[0] for scrape in monotonic)
@@ -124,7 +126,8 @@ async def _kill_workers(service: Service, stage: Stage, times: int) -> list[floa
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [2, 10])
 async def test_pm_04_killed_workers_and_a_restart(own_service: Callable[[], Service], kills: int) -> None:
     """Counters never fall while workers are killed, the files stay as many as workers, gauges are the database's; after a restart of the
     service nothing old comes back."""

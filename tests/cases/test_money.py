@@ -49,9 +49,7 @@ async def test_mo_01_parallel_refunds_in_two_tenants_never_exceed_the_payment(st
         ("KWD", 10_000, [f"6.{fils:03}" for fils in range(12)], 1),
     ],
 )
-async def test_mo_01_parallel_refunds_of_different_amounts(
-    stage: Stage, currency: str, paid: int, amounts: list[str], wins: int
-) -> None:
+async def test_mo_01_parallel_refunds_of_different_amounts(stage: Stage, currency: str, paid: int, amounts: list[str], wins: int) -> None:
     """The same with amounts that are all different, so that only the order's remainder can refuse; in other currencies too."""
     tenant = await stage.tenant()
     await tenant.order("A-1002", paid, currency)
@@ -65,7 +63,11 @@ async def test_mo_01_parallel_refunds_of_different_amounts(
 
 @pytest.mark.parametrize(
     ("currency", "paid", "most", "over", "rest", "least"),
-    [("EUR", 100_00, "99.00", "2.00", "1.00", "0.01"), ("JPY", 10_000, "9900", "200", "100", "1"), ("KWD", 10_000, "9.900", "0.101", "0.100", "0.001")],
+    [
+        ("EUR", 100_00, "99.00", "2.00", "1.00", "0.01"),
+        ("JPY", 10_000, "9900", "200", "100", "1"),
+        ("KWD", 10_000, "9.900", "0.101", "0.100", "0.001"),
+    ],
 )
 @pytest.mark.parametrize("moved", [False, True], ids=["held", "in the order's row"])
 async def test_mo_02_each_step_counts_what_went_before(
@@ -99,7 +101,19 @@ async def test_mo_04_an_order_that_may_be_refunded(stage: Stage, status: str) ->
 async def test_mo_04_every_other_status_is_refused_unknown_ones_too(stage: Stage) -> None:
     """One list in the tool's file says what may be refunded; cancelling and reshipping aren't tools of this version (issue 3)."""
     tenant = await stage.tenant()
-    statuses = ["new", "cancelled", "refunded", "partially_refunded", "chargeback", "on_hold", "Paid", "PAID", "paid ", "", "delivered\u200b"]
+    statuses = [
+        "new",
+        "cancelled",
+        "refunded",
+        "partially_refunded",
+        "chargeback",
+        "on_hold",
+        "Paid",
+        "PAID",
+        "paid ",
+        "",
+        "delivered\u200b",
+    ]
     for number, status in enumerate(statuses):
         await tenant.order(f"B-{1000 + number}", 100_00, status=status)
     answers = await together(tenant.refund(f"B-{1000 + number}", "20.00", session_id=f"chat-{number}") for number in range(len(statuses)))
@@ -114,7 +128,9 @@ async def test_mo_04_every_other_status_is_refused_unknown_ones_too(stage: Stage
 
 async def test_mo_05_five_hundred_yen_are_five_hundred_everywhere(stage: Stage) -> None:
     """Arguments, hold, budget, dry run, risk, approval and audit speak of 500 JPY; 500.5 JPY is refused, not rounded."""
-    budget = '\n  - {budget: yen, level: tenant, for: {tool: refund}, limit: {amount: "60000", currency: JPY}, window: total, on_exceed: deny}\n'
+    budget = (
+        '\n  - {budget: yen, level: tenant, for: {tool: refund}, limit: {amount: "60000", currency: JPY}, window: total, on_exceed: deny}\n'
+    )
     tenant = await stage.tenant({**SHOP, "thresholds.yaml": SHOP["thresholds.yaml"].rstrip() + budget})
     await tenant.order("A-1003", 80_000, "JPY")
     small = await tenant.refund("A-1003", "500", currency="JPY")
@@ -140,7 +156,9 @@ async def test_mo_05_five_hundred_yen_are_five_hundred_everywhere(stage: Stage) 
     assert '"amount":22000,' in review
     assert '"amount_minor":22000' in review
     assert "2200000" not in review
-    payload = await tenant.value("SELECT body FROM placet.audit_payloads WHERE tenant_id = $1 AND body IS NOT NULL ORDER BY sequence LIMIT 1")
+    payload = await tenant.value(
+        "SELECT body FROM placet.audit_payloads WHERE tenant_id = $1 AND body IS NOT NULL ORDER BY sequence LIMIT 1"
+    )
     assert '"amount":500,' in payload
     assert "50000" not in payload.replace('"60000"', "")
     await tenant.is_sound()
@@ -167,7 +185,7 @@ async def test_mo_07_an_exact_full_refund_is_exact(stage: Stage, amount: str) ->
 
 @pytest.mark.parametrize("amount", ["145.05", "19.99", "4.02", "1.11", "600.03"])
 async def test_mo_07_an_amount_as_text_is_refused_not_guessed(stage: Stage, amount: str) -> None:
-    """API.md 0.2: arguments are as the tool's schema has them, and the shop's says number. So the text is refused, with a hint that says so."""
+    """API.md 0.2: arguments are as the tool's schema has them, and the shop's says number. So the text is refused, with a hint."""
     tenant = await stage.tenant(calm())
     await tenant.order("A-1001", int(Decimal(amount) * 100))
     refused = await tenant.refund("A-1001", f'"{amount}"')
@@ -312,7 +330,7 @@ async def test_mo_11_thresholds_ask_at_and_above(stage: Stage, segment: str | No
         (Decimal("189.98"), asked, Decimal("0.9499")),
         (Decimal("190.00"), refused, Decimal("0.95")),
         (Decimal("190.02"), refused, Decimal("0.9501")),
-        (Decimal("200.00"), refused, Decimal("1")),
+        (Decimal("200.00"), refused, Decimal(1)),
         (at - Decimal("0.02"), ACCEPTED, Decimal(review_at) - Decimal("0.0001")),
     ):
         assert await _score(tenant, str(amount), on_behalf_of=behalf) == (wanted, score), amount
@@ -322,7 +340,9 @@ async def test_mo_11_thresholds_ask_at_and_above(stage: Stage, segment: str | No
 async def test_mo_11_a_ceiling_and_a_budget_include_their_own_value(stage: Stage) -> None:
     files = calm()
     budget = SHOP["thresholds.yaml"].split("budgets:")[1]
-    tenant = await stage.tenant(changed("grants.yaml", ("15000.00", "1000.00"), files={**files, "thresholds.yaml": files["thresholds.yaml"] + "budgets:" + budget}))
+    tenant = await stage.tenant(
+        changed("grants.yaml", ("15000.00", "1000.00"), files={**files, "thresholds.yaml": files["thresholds.yaml"] + "budgets:" + budget})
+    )
     for number in range(4):
         await tenant.order(f"A-100{number}", 5_000_00)
     over = await tenant.refund("A-1000", "1000.01")

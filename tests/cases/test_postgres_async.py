@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import struct
 from decimal import Decimal
 
 import pytest
 
+from app.launcher.embedded_postgres import EmbeddedPostgres
+from app.launcher.sessions import NoSession, require_sessions
 from tests.cases.stage import Stage, call, calm, counted, said, together, written
 
 ACCEPTED = ("accepted", "within_policy")
 EXCEEDS = ("denied", "amount_exceeds_refundable")
+TLS_WANTED = 80877103
 IN_TRANSACTION = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'placet' AND state LIKE 'idle in transaction%'"
 
 
@@ -174,7 +178,9 @@ async def test_pg_07_counters_of_refusals_and_attempts_go_on(stage: Stage, near:
         await stage.superuser.execute("UPDATE placet.rule_refusals SET refusals = $2 WHERE tenant_id = $1", tenant.tenant_id, near)
     asked = await tenant.refund("A-1001", "129.90", "waits")
     assert asked.said == ("needs_user", "needs_human_review")
-    await stage.superuser.execute("UPDATE placet.claims SET attempt = $2 WHERE tenant_id = $1 AND call_id = 'waits'", tenant.tenant_id, near)
+    await stage.superuser.execute(
+        "UPDATE placet.claims SET attempt = $2 WHERE tenant_id = $1 AND call_id = 'waits'", tenant.tenant_id, near
+    )
     for _ in range(2):
         assert (await tenant.refund("A-1001", "500.00")).said == EXCEEDS
         assert (await tenant.refund("A-1001", "129.90", "waits")).said == asked.said
@@ -204,3 +210,61 @@ async def _hold(stage: Stage, tenant_id: object, account: str, quantity: int) ->
         account,
         quantity,
     )
+
+
+class _Pooler:
+    """What a transaction pooler does to start-up parameters: refuse them, or drop them."""
+
+    def __init__(self, server: str, how: str) -> None:
+        self._server, self._how = server, how
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        size, code = struct.unpack("!ii", await reader.readexactly(8))
+        if code == TLS_WANTED:
+            writer.write(b"N")
+            size, code = struct.unpack("!ii", await reader.readexactly(8))
+        words = (await reader.readexactly(size - 8)).rstrip(b"\0").split(b"\0")
+        options = dict(zip(words[::2], words[1::2], strict=True))
+        if self._how == "refuses" and b"statement_timeout" in options:
+            told = b"SFATAL\0C08P01\0Munsupported startup parameter: statement_timeout\0\0"
+            writer.write(b"E" + struct.pack("!i", len(told) + 4) + told)
+            writer.close()
+            return
+        kept = {name: value for name, value in options.items() if self._how != "drops" or not name.endswith(b"_timeout")}
+        sent = b"".join(name + b"\0" + value + b"\0" for name, value in kept.items()) + b"\0"
+        there, here = await asyncio.open_unix_connection(self._server)
+        here.write(struct.pack("!ii", len(sent) + 8, code) + sent)
+        await asyncio.gather(_copy(there, writer), _copy(reader, here))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("refuses", "refuses the service's settings (unsupported startup parameter: statement_timeout), as a pooler does"),
+        ("drops", "drops the service's `statement_timeout`, as a pooler does"),
+        ("passes on", None),
+    ],
+)
+async def test_pg_06_a_pooler_without_sessions_is_refused_at_the_start(stage: Stage, how: str, told: str | None) -> None:
+    """Lanes prepare statements and set time-outs once a connection, so an address that gives them no session of their own is refused in one
+    clear line. (PgBouncer itself isn't a locked dependency; what it does is played here.)"""
+    server = EmbeddedPostgres(stage.service.data / "postgres")
+    pooler = _Pooler(str(server.socket_folder / ".s.PGSQL.5432"), how)
+    listening = await asyncio.start_server(pooler.serve, "127.0.0.1")
+    address = f"postgresql://placet_app@127.0.0.1:{listening.sockets[0].getsockname()[1]}/placet"
+    try:
+        if told is None:
+            await require_sessions(address)
+        else:
+            with pytest.raises(NoSession) as refused:
+                await require_sessions(address)
+            assert told in str(refused.value)
+            assert "a pooler in session mode" in str(refused.value)
+    finally:
+        listening.close()

@@ -28,7 +28,18 @@ async def _two(stage: Stage) -> tuple[Tenant, Tenant]:
 
 async def _stored(tenant: Tenant) -> list[list[dict[str, object]]]:
     """Give all that is stored of a tenant but its audit of reads."""
-    tables = ("tenants", "api_keys", "policy_versions", "decisions", "claims", "accounts", "holds", "approvals", "audit_rows", "chain_heads")
+    tables = (
+        "tenants",
+        "api_keys",
+        "policy_versions",
+        "decisions",
+        "claims",
+        "accounts",
+        "holds",
+        "approvals",
+        "audit_rows",
+        "chain_heads",
+    )
     return [await tenant.rows(f"SELECT * FROM placet.{table} WHERE tenant_id = $1 ORDER BY 1, 2, 3") for table in tables]
 
 
@@ -92,40 +103,49 @@ async def test_ta_01_the_same_ids_in_two_tenants_are_two_things(stage: Stage) ->
     assert answers[0]["decision_id"] != answers[10]["decision_id"]
 
 
-@pytest.mark.parametrize("field", ["tenant", "tenant_id", "role", "roles", "principal", "subject", "permissions", "approved", "is_admin"])
 @pytest.mark.parametrize("place", ["body", "query", "on_behalf_of"])
-async def test_ta_03_nothing_that_is_sent_names_the_tenant_or_the_role(stage: Stage, place: str, field: str) -> None:
+async def test_ta_03_nothing_that_is_sent_names_the_tenant_or_the_role(stage: Stage, place: str) -> None:
     """S12.4: an unknown field is refused, not ignored; the first tenant's agent stays that."""
     first, second = await _two(stage)
-    document, query = call("search_order", {"order_id": "A-1001"}, on_behalf_of=dict(CUSTOMER)), ""
-    match place:
-        case "body":
-            document[field] = second.name
-        case "query":
-            query = f"?{field}={second.name}"
-        case "on_behalf_of":
-            document["on_behalf_of"][field] = second.name
     before = await _stored(second)
-    answer = await stage.post(f"/tool-calls/check{query}", await first.key(), document)
-    assert answer.said == INVALID
-    pointer = {"body": f"/{field}", "query": "/query", "on_behalf_of": f"/on_behalf_of/{field}"}[place]
-    assert answer["errors"][0]["pointer"] == pointer
-    assert answer["execution_permitted"] is False
+    for field in ("tenant", "tenant_id", "role", "roles", "principal", "subject", "permissions", "approved", "is_admin"):
+        document, query = call("search_order", {"order_id": "A-1001"}, on_behalf_of=dict(CUSTOMER)), ""
+        match place:
+            case "body":
+                document[field] = second.name
+            case "query":
+                query = f"?{field}={second.name}"
+            case "on_behalf_of":
+                document["on_behalf_of"][field] = second.name
+        answer = await stage.post(f"/tool-calls/check{query}", await first.key(), document)
+        assert answer.said == INVALID, field
+        pointer = {"body": f"/{field}", "query": "/query", "on_behalf_of": f"/on_behalf_of/{field}"}[place]
+        assert answer["errors"][0]["pointer"] == pointer
+        assert answer["execution_permitted"] is False
+        if place == "body" and field.startswith("tenant"):
+            assert answer["errors"][0]["detail"] == "this field is unknown; the key names the tenant"
     assert await _stored(second) == before
-    if place == "body" and field.startswith("tenant"):
-        assert answer["errors"][0]["detail"] == "this field is unknown; the key names the tenant"
+    assert await first.decisions() == 0
 
 
 async def test_ta_03_headers_and_arguments_are_ignored_or_just_arguments(stage: Stage) -> None:
     """A header that names a tenant, a user or a role has no meaning; in a free tool's arguments it is data."""
     first, second = await stage.tenant(with_tool("note", "{type: object}")), await stage.tenant()
     before = await _stored(second)
-    headers = {"x-tenant-id": second.name, "x-tenant": str(second.tenant_id), "x-user": "admin", "x-role": "operator", "x-forwarded-user": "root"}
+    headers = {
+        "x-tenant-id": second.name,
+        "x-tenant": str(second.tenant_id),
+        "x-user": "admin",
+        "x-role": "operator",
+        "x-forwarded-user": "root",
+    }
     document = call("note", {"tenant_id": second.name, "context": {"tenant": second.name, "roles": ["operator"]}})
     answer = await stage.post("/tool-calls/check", await first.key(), document, **headers)
     assert answer.said == ACCEPTED
     assert answer["audit"]["chain"] == first.name
-    refused = await first.call("refund", {"order_id": "A-1001", "amount": 1, "currency": "EUR", "cause": "damaged", "tenant_id": second.name})
+    refused = await first.call(
+        "refund", {"order_id": "A-1001", "amount": 1, "currency": "EUR", "cause": "damaged", "tenant_id": second.name}
+    )
     assert refused.said == ("denied", "schema_invalid")
     assert refused["fix_hint"]["field"] == "/tenant_id"
     (row,) = [row for row in await first.events("tool_call.decided") if row["tool"] == "note"]
@@ -208,7 +228,8 @@ async def test_ta_04_revoked_while_calls_are_on_their_way(stage: Stage, clients:
             assert set(late) == {401}
             assert set(statuses) <= {200, 401, 404}
             after = await tenant.rows(
-                "SELECT sequence FROM placet.audit_rows WHERE tenant_id = $1 AND sequence > $2 AND subject = $3 AND event = 'tool_call.decided'",
+                "SELECT sequence FROM placet.audit_rows WHERE tenant_id = $1 AND sequence > $2 AND subject = $3"
+                " AND event = 'tool_call.decided'",
                 at,
                 subject,
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -253,8 +252,9 @@ class ResettableShop:
         async with self.shop.superuser() as connection:
             found = await connection.fetch(
                 "SELECT format('%I.%I', n.nspname, c.relname) AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-                " WHERE n.nspname IN ('placet', 'shop') AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'schema_version'"
-                " ORDER BY n.nspname, array_position(ARRAY['customers', 'orders', 'refunds']::name[], c.relname), c.relname"
+                " WHERE n.nspname IN ('placet', 'shop') AND c.relkind IN ('r', 'p') AND NOT c.relispartition"
+                " AND c.relname <> 'schema_version' ORDER BY n.nspname,"
+                " array_position(ARRAY['customers', 'orders', 'refunds']::name[], c.relname), c.relname"
             )
             self._tables = [row["name"] for row in found]
             for name in self._tables:
@@ -314,8 +314,3 @@ def run(url: str, statement: str) -> None:
             await connection.close()
 
     asyncio.run(execute())
-
-
-def dumps(value: object) -> str:
-    """Write JSON with exact decimals as numbers."""
-    return json.dumps(value, default=lambda number: float(number))

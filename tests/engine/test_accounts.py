@@ -1,8 +1,9 @@
-"""spent + held never passes a limit, whatever comes together; the sums are those of the holds; a refusal holds nothing (SPEC S3.8, S9.2)."""
+"""spent + held never passes a limit whatever comes together; sums are those of holds; a refusal holds nothing (SPEC S3.8, S9.2)."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,10 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from app.domain.errors import DecisionUnavailable
 from tests.engine.shop import SHOP_FILES, ResettableShop, Shop, SteppedClock, activate, changed, holds_agree, refund, working
 
 OPEN = {"A-1002": 10_000, "A-1006": 2_000, "A-1007": 14_505}
-SMALL_BUDGET = changed(SHOP_FILES, "thresholds.yaml", ('limit: {amount: "1000.00", currency: EUR}', 'limit: {amount: "150.00", currency: EUR}'))
+SMALL_BUDGET = changed(
+    SHOP_FILES, "thresholds.yaml", ('limit: {amount: "1000.00", currency: EUR}', 'limit: {amount: "150.00", currency: EUR}')
+)
 BUDGET = 15_000
 
 asked = st.lists(
@@ -53,7 +57,12 @@ async def _interleave(shop: Shop, calls: list[tuple[str, str, str, int, int]]) -
 
         async def ask(number: int, agent: str, order: str, amount: str, worker: int, delay_ms: int) -> dict[str, Any]:
             await asyncio.sleep(delay_ms / 1000)
-            return await workers[worker].check(shop.acme.tokens[agent], refund(f"c{number}", amount, order, session_id=f"of {agent}"))
+            for _ in range(10):  # a machine that is too busy answers 503; whoever asks again with the same call id is never held twice
+                with suppress(DecisionUnavailable):
+                    return await workers[worker].check(
+                        shop.acme.tokens[agent], refund(f"c{number}", amount, order, session_id=f"of {agent}")
+                    )
+            raise AssertionError("no decision in ten tries")
 
         found = await asyncio.gather(*(ask(number, *call) for number, call in enumerate(calls)))
     taken: dict[str, int] = {}
@@ -126,7 +135,9 @@ async def test_a_hold_says_when_its_outcome_is_due(shop: Shop) -> None:
     """S8.2: `outcome.within_s` after the decision."""
     async with working(shop.url) as worker:
         found = await worker.check(shop.acme.tokens["agent"], refund("c1"))
-    rows = await shop.rows("SELECT hold_id::text, account, unit, quantity, status, created_at, outcome_due_at FROM placet.holds ORDER BY account DESC")
+    rows = await shop.rows(
+        "SELECT hold_id::text, account, unit, quantity, status, created_at, outcome_due_at FROM placet.holds ORDER BY account DESC"
+    )
     assert [row["hold_id"] for row in rows] == [hold["hold_id"] for hold in found["holds"]]
     decided_at = datetime.fromisoformat(found["decided_at"]).astimezone(UTC)
     for row in rows:

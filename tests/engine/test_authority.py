@@ -13,7 +13,7 @@ from app.domain.tool_call import Role
 from app.engine import authority
 from app.engine.authority import PLATFORM_TENANT, hash_of, tenant_of, token_of
 from app.engine.change_authority import SYSTEM, KeySpec
-from tests.engine.shop import Shop, SteppedClock, activate, changed, refund, search_order, working, SHOP_FILES
+from tests.engine.shop import SHOP_FILES, Shop, SteppedClock, activate, changed, refund, search_order, working
 
 
 async def test_a_remembered_key_ends_when_it_expires(shop: Shop) -> None:

@@ -52,7 +52,9 @@ async def test_numbers_of_one_value_are_one_call(shop: Shop, number: object) -> 
     assert (again["replayed"], again["decision_id"]) == (True, first["decision_id"])
 
 
-@pytest.mark.parametrize("other", [refund("c1", "20.01"), refund("c1", extra={"note": "again"}), search_order("c1"), refund("c1", order="A-1002")])
+@pytest.mark.parametrize(
+    "other", [refund("c1", "20.01"), refund("c1", extra={"note": "again"}), search_order("c1"), refund("c1", order="A-1002")]
+)
 async def test_a_call_id_with_other_arguments_is_refused_and_changes_nothing(shop: Shop, other: Any) -> None:
     """AU: the first decision stays what it was, and can still be had."""
     token = shop.acme.tokens["agent"]
@@ -120,7 +122,9 @@ async def change_effects(shop: Shop) -> None:
 
 
 async def change_policy(shop: Shop) -> None:
-    await activate(shop, shop.acme, changed(SHOP_FILES, "thresholds.yaml", ("review_at: 0.60, deny_at: 0.95", "review_at: 0.61, deny_at: 0.95")))
+    await activate(
+        shop, shop.acme, changed(SHOP_FILES, "thresholds.yaml", ("review_at: 0.60, deny_at: 0.95", "review_at: 0.61, deny_at: 0.95"))
+    )
 
 
 async def change_tool(shop: Shop) -> None:

@@ -1,4 +1,4 @@
-"""Two workers stopped between any two round trips: call ids, orders and authority stay exact whatever the interleaving (SPEC S3.8, S3.9)."""
+"""Two workers stopped between any two round trips: call ids, orders and authority stay exact (SPEC S3.8, S3.9)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,11 @@ async def test_one_order_twice_in_one_batch_is_refunded_once(shop: Shop, gates: 
     """S3.8: the later call of a batch sees what the earlier one held."""
     token = shop.acme.tokens["agent"]
     async with gates.worker("a", shop) as worker:
-        calls = [(token, refund("c1", "60.00", "A-1002")), (token, refund("c2", "60.00", "A-1002")), (token, refund("c3", "40.01", "A-1002"))]
+        calls = [
+            (token, refund("c1", "60.00", "A-1002")),
+            (token, refund("c2", "60.00", "A-1002")),
+            (token, refund("c3", "40.01", "A-1002")),
+        ]
         first, second, third = await one_batch(gates, worker, *calls)
     assert batches(gates) == 1
     assert (first["decision"], second["reason"], third["reason"]) == ("accepted", "already_refunded", "amount_exceeds_refundable")
@@ -163,7 +167,9 @@ async def test_one_call_id_twice_in_one_queue_is_decided_once(shop: Shop, gates:
     """S3.9: two of one call id never share a batch; the second replays the first."""
     token = shop.acme.tokens["agent"]
     async with gates.worker("a", shop) as worker:
-        first, second, other = await one_batch(gates, worker, (token, refund("c1")), (token, refund("c1")), (token, refund("c2", order="A-1006")))
+        first, second, other = await one_batch(
+            gates, worker, (token, refund("c1")), (token, refund("c1")), (token, refund("c2", order="A-1006"))
+        )
     assert batches(gates) == 2
     assert (first["replayed"], second["replayed"], other["replayed"]) == (False, True, False)
     assert (first["execution_permitted"], second["execution_permitted"]) == (True, False)
@@ -189,13 +195,18 @@ async def test_two_tenants_in_one_batch_see_each_only_their_own(shop: Shop, gate
     assert [each["audit"]["chain"] for each in found] == ["acme", "globex", "acme", "globex"]
     accounts = await shop.rows("SELECT tenant_id, held FROM placet.accounts WHERE account = 'resource:order:A-1002'")
     assert {row["tenant_id"]: row["held"] for row in accounts} == {shop.acme.tenant_id: 6000, shop.globex.tenant_id: 6000}
-    mixed = await shop.value("SELECT count(*) FROM placet.decisions d JOIN placet.holds h USING (decision_id) WHERE d.tenant_id <> h.tenant_id")
+    mixed = await shop.value(
+        "SELECT count(*) FROM placet.decisions d JOIN placet.holds h USING (decision_id) WHERE d.tenant_id <> h.tenant_id"
+    )
     assert mixed == 0
 
 
 async def test_a_fact_that_raises_is_one_calls_failure(shop: Shop, gates: Gates) -> None:
     """S3.5, S3.10"""
-    broken = ("AND customer_id = :customer_id ", "AND customer_id = :customer_id AND 1 / (CASE WHEN order_id = 'A-1006' THEN 0 ELSE 1 END) = 1 ")
+    broken = (
+        "AND customer_id = :customer_id ",
+        "AND customer_id = :customer_id AND 1 / (CASE WHEN order_id = 'A-1006' THEN 0 ELSE 1 END) = 1 ",
+    )
     await activate(shop, shop.acme, changed(SHOP_FILES, "tools/refund.yaml", broken))
     token = shop.acme.tokens["agent"]
     async with gates.worker("a", shop) as worker:

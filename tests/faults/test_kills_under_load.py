@@ -255,8 +255,9 @@ async def _compare_answers(connection: asyncpg.Connection, load: Load) -> None:
 
 async def _compare_sums(connection: asyncpg.Connection) -> None:
     assert await connection.fetch(
-        "SELECT account, a.held, a.spent, s.sum FROM placet.accounts a FULL JOIN (SELECT tenant_id, account, sum(quantity) FROM placet.holds"
-        " WHERE status = 'held' GROUP BY 1, 2) s USING (tenant_id, account) WHERE (a.held, a.spent) IS DISTINCT FROM (coalesce(s.sum, 0), 0)"
+        "SELECT account, a.held, a.spent, s.sum FROM placet.accounts a FULL JOIN"
+        " (SELECT tenant_id, account, sum(quantity) FROM placet.holds WHERE status = 'held' GROUP BY 1, 2) s USING (tenant_id, account)"
+        " WHERE (a.held, a.spent) IS DISTINCT FROM (coalesce(s.sum, 0), 0)"
     ) == []  # fmt: skip
     over = await connection.fetch(
         "SELECT a.account, a.held + a.spent AS used, o.paid_minor FROM placet.accounts a JOIN placet.tenants t USING (tenant_id)"

@@ -21,7 +21,9 @@ from app.settings import PROJECT
 FILES: Mapping[str, str] = load_directory(PROJECT / "policies" / "shop")
 POLICY: Policy = compile_bundle(FILES)
 NOW = datetime(2026, 12, 1, 9, tzinfo=UTC)
-AGENT = Principal(UUID(int=1), "acme", UUID(int=2), "support-agent", "ops", frozenset({Role.AGENT}), frozenset({"standard", "trusted_buyer"}))
+AGENT = Principal(
+    UUID(int=1), "acme", UUID(int=2), "support-agent", "ops", frozenset({Role.AGENT}), frozenset({"standard", "trusted_buyer"})
+)
 ARGUMENTS: Mapping[str, object] = {"order_id": "A-1001", "amount": 20, "currency": "EUR", "cause": "damaged"}
 ORDER: Mapping[str, object] = {"status": "delivered", "currency": "EUR", "paid_minor": 12990, "refunded_minor": 0}
 CUSTOMER: Mapping[str, object] = {"complaints": 0}
@@ -66,7 +68,7 @@ def evidence_for(
     budget: Balance = EMPTY,
     dry_run: DryRun | None = None,
 ) -> Evidence:
-    balances = {name: held for name in prepared.accounts.resources.values()}
+    balances = dict.fromkeys(prepared.accounts.resources.values(), held)
     balances |= {each.account: budget for each in prepared.accounts.budgets}
     rows: Mapping[str, Any] = {} if failed else {"order": order, "customer": customer}
     counts = {query.name: history for query in prepared.context.tool.history}

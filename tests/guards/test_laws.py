@@ -1,4 +1,4 @@
-"""What holds for every policy and call: default deny, forbid beats permit, one more guard never loosens, unknown never becomes yes (SPEC S5.3)."""
+"""What holds for every policy and call: default deny, forbid beats permit, nothing more loosens, unknown is no yes (SPEC S5.3)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ orders = st.builds(
 )
 calls = st.fixed_dictionaries(
     {
-        "arguments": st.fixed_dictionaries({"amount": amounts, "cause": st.sampled_from(["damaged", "goodwill"]), "order_id": st.sampled_from(["A-1001", "T-9001"])}),
+        "arguments": st.fixed_dictionaries(
+            {"amount": amounts, "cause": st.sampled_from(["damaged", "goodwill"]), "order_id": st.sampled_from(["A-1001", "T-9001"])}
+        ),
         "segment": st.sampled_from(["standard", "trusted_buyer", "unheard", None]),
         "evidence": st.fixed_dictionaries(
             {
@@ -60,7 +62,11 @@ grant_entries = st.sampled_from(
 def grants(draw: st.DrawFn) -> Grant:
     entries = tuple(parse_entry(entry, exponent_of) for entry in draw(st.lists(grant_entries, min_size=1, max_size=3)))
     permit = draw(st.booleans())
-    roles, subjects, segments = draw(st.sampled_from([("agent",), ()])), draw(st.sampled_from([(), ("support-agent",), ("other",)])), draw(st.sampled_from([(), ("standard",)]))
+    roles, subjects, segments = (
+        draw(st.sampled_from([("agent",), ()])),
+        draw(st.sampled_from([(), ("support-agent",), ("other",)])),
+        draw(st.sampled_from([(), ("standard",)])),
+    )
     name = draw(st.text("abcdef", min_size=3, max_size=6))
     return Grant(name, permit, permit and draw(st.booleans()), frozenset(roles), frozenset(subjects), frozenset(segments), entries)
 
@@ -75,7 +81,10 @@ def with_refund(**changes: Any) -> Policy:
 
 def said(verdict: Verdict) -> tuple[Any, ...]:
     """What a verdict says, but for the time that it took."""
-    layers = [(layer.name, layer.outcome, frozenset((check.name, check.outcome, check.reason) for check in layer.checks)) for layer in verdict.layers]
+    layers = [
+        (layer.name, layer.outcome, frozenset((check.name, check.outcome, check.reason) for check in layer.checks))
+        for layer in verdict.layers
+    ]
     return (verdict.decision, verdict.reason, layers, verdict.holds, verdict.score)
 
 
@@ -115,7 +124,7 @@ def test_the_order_and_duplicates_of_grants_do_not_matter(call: Mapping[str, Any
 
 
 @FEW
-@given(calls, st.sampled_from(list(permutations(range(len(RULES)))) + [(0, 1, 2, 3, 3, 0)]))
+@given(calls, st.sampled_from([*permutations(range(len(RULES))), (0, 1, 2, 3, 3, 0)]))
 def test_the_order_and_duplicates_of_rules_do_not_matter(call: Mapping[str, Any], order: tuple[int, ...]) -> None:
     """The decision and the set of checks; which refusal is named first is the author's order."""
     first, second = judge(**call), judge(with_refund(rules=tuple(RULES[index] for index in order)), **call)
@@ -137,7 +146,10 @@ def test_one_more_rule_never_loosens(call: Mapping[str, Any], kept: set[int], mo
 def test_one_more_layer_never_loosens(call: Mapping[str, Any]) -> None:
     tool = POLICY.tools["refund"]
     wanted = [Layer.STATIC, Layer.SCOPE, Layer.SEMANTIC, Layer.SANDBOX, Layer.RISK]
-    strictness = [STRICTNESS[judge(with_refund(layers=frozenset(wanted[:length]), holds=tool.holds if length > 2 else ()), **call).decision] for length in (3, 4, 5)]
+    strictness = [
+        STRICTNESS[judge(with_refund(layers=frozenset(wanted[:length]), holds=tool.holds if length > 2 else ()), **call).decision]
+        for length in (3, 4, 5)
+    ]
     assert strictness == sorted(strictness)
 
 
@@ -157,7 +169,9 @@ def test_only_what_is_permitted_holds(call: Mapping[str, Any]) -> None:
         minor = int(call["arguments"]["amount"].scaleb(2))
         assert [hold.quantity.minor for hold in found.holds] == [minor, minor]
         assert call["evidence"]["budget"].held + minor <= 100_000
-        assert call["evidence"]["held"].held + minor <= call["evidence"]["order"]["paid_minor"] - call["evidence"]["order"]["refunded_minor"]
+        assert (
+            call["evidence"]["held"].held + minor <= call["evidence"]["order"]["paid_minor"] - call["evidence"]["order"]["refunded_minor"]
+        )
 
 
 @FEW
@@ -235,11 +249,7 @@ def test_a_fact_that_could_not_be_read_is_a_matter_of_time(state: str) -> None:
 )
 def test_a_rule_that_cannot_be_evaluated_does_not_hold(expression: str, evidence: Mapping[str, Any]) -> None:
     """0.0 / 0.0 is NaN, and NaN >= 0.0 is no yes."""
-    try:
-        policy = policy_with(("tools/refund.yaml", "require: history.same_refund.count == 0", f"require: '{expression}'"))
-    except Exception as refused:
-        assert type(refused).__name__ == "PolicyInvalid"
-        return
+    policy = policy_with(("tools/refund.yaml", "require: history.same_refund.count == 0", f"require: '{expression}'"))
     found = judge(policy, evidence=evidence)
     assert found.decision is Decision.DENIED
     assert found.reason in ("rule_error", "already_refunded")
@@ -260,7 +270,7 @@ def test_an_order_of_nothing_has_no_share() -> None:
 @pytest.mark.parametrize("order_id", ["A-1001*", "*", "A-1001/../T-9001", "A-1001\n"])
 def test_a_value_never_becomes_a_pattern(order_id: str) -> None:
     """CWE-155: whatever the schema lets through, a resource is one exact name."""
-    policy = policy_with(('tools/refund.yaml', 'order_id: {type: string, pattern: "^[A-Z]-[0-9]{4,12}$"}', "order_id: {type: string}"))
+    policy = policy_with(("tools/refund.yaml", 'order_id: {type: string, pattern: "^[A-Z]-[0-9]{4,12}$"}', "order_id: {type: string}"))
     found = judge(policy, arguments={"order_id": order_id})
     assert (found.decision, found.reason, found.refused and found.refused.layer) == (Decision.DENIED, "not_granted", Layer.SCOPE)
 

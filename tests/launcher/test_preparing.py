@@ -41,12 +41,12 @@ async def test_it_prepares_and_gives_what_the_workers_connect_to(start_environme
 
 def test_what_can_be_foreseen_is_its_message(start_environment: pytest.MonkeyPatch) -> None:
     start_environment.setenv("DATABASE_URL", "postgresql://placet_app:secret@127.0.0.1/placet")
-    with contextlib.closing(Preparation(())) as preparation, pytest.raises(PreparationFailed, match="^DATABASE_URL alone would make"):
+    with contextlib.closing(Preparation(())) as preparation, pytest.raises(PreparationFailed, match=r"^DATABASE_URL alone would make"):
         preparation.run(None, 8080)
 
 
 def test_what_cannot_be_foreseen_stands_in_the_terminal(start_environment: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    with contextlib.closing(Preparation(())) as preparation, pytest.raises(PreparationFailed, match="what went wrong stands above$"):
+    with contextlib.closing(Preparation(())) as preparation, pytest.raises(PreparationFailed, match=r"what went wrong stands above$"):
         preparation.run("no address", 8080)
     assert "Traceback" in capfd.readouterr().err
 

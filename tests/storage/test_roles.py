@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
@@ -27,8 +28,8 @@ async def service(shop: Shop) -> AsyncIterator[asyncpg.Connection]:
 
 async def tenant_tables(connection: asyncpg.Connection) -> list[str]:
     rows = await connection.fetch(
-        "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'placet' AND c.relkind IN ('r', 'p')"
-        " AND NOT c.relispartition AND c.relname <> 'schema_version' ORDER BY 1"
+        "SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'placet'"
+        " AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'schema_version' ORDER BY 1"
     )
     return [row["relname"] for row in rows]
 
@@ -92,7 +93,8 @@ async def test_every_table_has_row_level_security(service: asyncpg.Connection) -
     for table in tables:
         row = await service.fetchrow(
             "SELECT relrowsecurity, relforcerowsecurity, (SELECT a.attname FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid"
-            " AND a.attnum = i.indkey[0] WHERE i.indrelid = c.oid AND i.indisprimary) AS first_key FROM pg_class c WHERE c.oid = $1::regclass",
+            " AND a.attnum = i.indkey[0] WHERE i.indrelid = c.oid AND i.indisprimary) AS first_key"
+            " FROM pg_class c WHERE c.oid = $1::regclass",
             f"placet.{table}",
         )
         assert dict(row) == {"relrowsecurity": True, "relforcerowsecurity": True, "first_key": "tenant_id"}, table
@@ -132,9 +134,10 @@ async def test_a_row_of_another_tenant_can_be_neither_written_nor_changed(servic
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
         await service.execute("UPDATE placet.accounts SET tenant_id = $1", theirs)
     assert await service.execute("UPDATE placet.accounts SET held = 0 WHERE tenant_id = $1", theirs) == "UPDATE 0"
-    rows = f'{{"claims": [], "accounts": [{{"tenant_id": "{theirs}", "account": "resource:order:A-1001", "unit": "EUR", "held": 0}}], "holds": [{{'
-    rows += f'"tenant_id": "{theirs}", "hold_id": "{uuid4()}", "decision_id": "{uuid4()}", "account": "x", "unit": "EUR", "quantity": 1,'
-    rows += ' "status": "held", "created_at": "2026-12-01", "outcome_due_at": "2026-12-01"}]}'
+    account = {"tenant_id": str(theirs), "account": "resource:order:A-1001", "unit": "EUR", "held": 0}
+    hold = {"tenant_id": str(theirs), "hold_id": str(uuid4()), "decision_id": str(uuid4()), "account": "x", "unit": "EUR", "quantity": 1}
+    hold |= {"status": "held", "created_at": "2026-12-01", "outcome_due_at": "2026-12-01"}
+    rows = json.dumps({"claims": [], "accounts": [account], "holds": [hold]})
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
         await service.execute("SELECT placet.record_batch($1::jsonb, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}')", rows)
     assert await shop.value("SELECT held FROM placet.accounts WHERE tenant_id = $1 AND account = 'resource:order:A-1001'", theirs) == 2000

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from app.domain.canonical import digest
 from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from app.encoding import canonical_digest
 from app.guards.context import DryRun, LayerVerdict, Refused
 from app.policy.expressions import Bindings, ExpressionFailed
 from app.policy.model import SandboxPlan, Tool, Watch
@@ -110,7 +110,7 @@ def _side_effects(touched: list[_Touched], counts: Mapping[str, tuple[int, int, 
         "rows": rows,
         "counts": {table: dict(zip(_VERBS, numbers, strict=True)) for table, numbers in sorted(counts.items())},
     }
-    return {**effects, "digest": digest(effects)}
+    return {**effects, "digest": canonical_digest(effects)}
 
 
 def _rows(touched: list[_Touched], side: int) -> dict[str, list[dict[str, object]]]:
