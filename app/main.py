@@ -16,8 +16,8 @@ from app.api import approvals, audit, decisions, keys, openapi, operations, poli
 from app.api.requests import RecordedRequests
 from app.api.services import Services
 from app.api.tool_calls import ROUTE, CheckRoute
-from app.engine.answer_once import AnswerOnce
 from app.domain.errors import DecisionUnavailable
+from app.engine.answer_once import AnswerOnce
 from app.engine.authority import PLATFORM_TENANT, Authority
 from app.engine.change_authority import AuthorityWriter
 from app.engine.check_tool_call import ToolCallChecker

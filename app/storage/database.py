@@ -113,8 +113,8 @@ def is_outage(failure: DBAPIError) -> bool:
 class BatchConnection:
     """A lane's own connection. It is opened when needed and thrown away after every failure, so none is ever reused in an unknown state.
 
-    It keeps prepared statements (planned once instead of at every use), which is why a lane can't go through a pooler that gives each transaction
-    another server connection.
+    It keeps prepared statements (planned once instead of at every use), which is why a lane can't go through a pooler that gives each
+    transaction another server connection.
     """
 
     def __init__(self, url: str) -> None:
@@ -157,8 +157,8 @@ class BatchConnection:
     async def transaction(self, tenants: Iterable[UUID]) -> AsyncIterator[asyncpg.Connection]:
         """Run one transaction for `tenants` (READ COMMITTED); it commits when the block ends.
 
-        Raises whatever the block or the driver raises, `OSError` and `asyncpg.PostgresError` among it; then nothing was kept, except when the
-        connection was lost during COMMIT: then it isn't known, and the caller must not answer as if it were.
+        Raises whatever the block or the driver raises, `OSError` and `asyncpg.PostgresError` among it; then nothing was kept, except
+        when the connection was lost during COMMIT: then it isn't known, and the caller must not answer as if it were.
         """
         connection = await self._open()
         done = False

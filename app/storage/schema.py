@@ -125,7 +125,8 @@ async def _grant(owner: asyncpg.Connection, service_name: str) -> None:
 
 
 async def protect_what_rollback_cannot_undo(superuser: asyncpg.Connection) -> None:
-    """Take from PUBLIC the functions whose effect a rollback leaves behind: session locks, notifications, large objects, messages in the log.
+    """Take from PUBLIC the functions whose effect a rollback leaves behind: session locks, notifications, large objects, messages in
+    the log.
 
     Only a superuser may; on a server of one's own the checklist names it instead.
     """

@@ -1,4 +1,5 @@
-"""The spine: tenants, keys, policies, claims, decisions, accounts, holds, approvals, the audit chain, and the decision transaction's functions.
+"""The spine: tenants, keys, policies, claims, decisions, accounts, holds, approvals, the audit chain, and the decision transaction's
+functions.
 
 There is no downgrade: an audit chain isn't dropped by a migration.
 """

@@ -20,6 +20,7 @@ import asyncpg
 import jiter
 import pytest
 
+from app.domain.canonical import normalise_number
 from app.domain.tool_call import Role, ToolCall
 from app.engine.authority import Authority
 from app.engine.change_authority import SYSTEM, AuthorityWriter, KeySpec
@@ -138,7 +139,7 @@ def refund(call_id: str, amount: str = "20.00", order: str = "A-1001", **more: A
     """Give a refund of an amount in EUR, unless `currency` says another."""
     arguments: dict[str, object] = {
         "order_id": order,
-        "amount": more.pop("number", Decimal(amount)),
+        "amount": normalise_number(Decimal(amount)),
         "currency": more.pop("currency", "EUR"),
         "cause": more.pop("cause", "damaged"),
     }

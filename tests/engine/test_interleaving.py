@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from app.domain.errors import DecisionUnavailable, Unauthenticated
+from app.engine import lane
 from app.engine.change_authority import SYSTEM
 from tests.engine.conftest import STEPS, At, Gates, as_far_as_it_gets
 from tests.engine.shop import SHOP_FILES, Shop, Worker, activate, changed, document, holds_agree, refund, search_order
@@ -35,13 +36,15 @@ async def held(shop: Shop, account: str) -> int:
     return int(found or 0)
 
 
+@pytest.mark.parametrize("second_worker", ["b", "a"], ids=["another worker", "the same worker"])
 @pytest.mark.parametrize("step", STEPS)
-async def test_one_call_id_in_two_workers_is_decided_once(shop: Shop, gates: Gates, step: str) -> None:
+async def test_one_call_id_in_two_transactions_is_decided_once(shop: Shop, gates: Gates, step: str, second_worker: str) -> None:
     """S3.9: the second gets the first one's decision, and one of the two answers alone permits."""
     token, call = shop.acme.tokens["agent"], refund("c1")
     async with gates.worker("a", shop) as a, gates.worker("b", shop) as b:
         started: list[asyncio.Task[Any]] = []
-        gates.before("a", step, start_meanwhile(shop, started, lambda: b.check(token, call)))
+        second_one = {"a": a, "b": b}[second_worker]
+        gates.before("a", step, start_meanwhile(shop, started, lambda: second_one.check(token, call)))
         first = await a.check(token, call)
         second = await started[0]
     assert sorted([first["replayed"], second["replayed"]]) == [False, True]
@@ -55,15 +58,20 @@ async def test_one_call_id_in_two_workers_is_decided_once(shop: Shop, gates: Gat
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize(("second_amount", "reason"), [("60.00", "already_refunded"), ("60.01", "amount_exceeds_refundable")])
-async def test_one_order_in_two_workers_is_refunded_once(shop: Shop, gates: Gates, step: str, second_amount: str, reason: str) -> None:
+@pytest.mark.parametrize(
+    ("second_worker", "second_amount", "reason"),
+    [("b", "60.00", "already_refunded"), ("b", "60.01", "amount_exceeds_refundable"), ("a", "60.01", "amount_exceeds_refundable")],
+    ids=["60.00 another worker", "60.01 another worker", "60.01 the same worker"],
+)
+async def test_one_order_in_two_transactions_is_refunded_once(
+    shop: Shop, gates: Gates, step: str, second_worker: str, second_amount: str, reason: str
+) -> None:
     """S3.8: 60.00 and 60.00 of an order of 100.00 can't both be accepted."""
     token = shop.acme.tokens["agent"]
     async with gates.worker("a", shop) as a, gates.worker("b", shop) as b:
         started: list[asyncio.Task[Any]] = []
-        gates.before(
-            "a", step, start_meanwhile(shop, started, lambda: b.check(token, refund("c2", second_amount, "A-1002", session_id="chat-2")))
-        )
+        second_one, later = {"a": a, "b": b}[second_worker], refund("c2", second_amount, "A-1002", session_id="chat-2")
+        gates.before("a", step, start_meanwhile(shop, started, lambda: second_one.check(token, later)))
         found = [await a.check(token, refund("c1", "60.00", "A-1002")), await started[0]]
     accepted = [each for each in found if each["decision"] == "accepted"]
     refused = [each for each in found if each["decision"] == "denied"]
@@ -125,6 +133,12 @@ async def test_a_replaced_policy_decides_nothing_after_its_replacement(shop: Sho
     assert (later["reason"], later["policy_version"]) == ("not_granted", 2)
 
 
+@pytest.fixture
+def one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that wait for the only connection share the next batch."""
+    monkeypatch.setattr(lane, "MAIN_CONNECTIONS", 1)
+
+
 async def one_batch(gates: Gates, worker: Worker, *asked: tuple[str, Any]) -> list[Any]:
     """Send calls so that they share a batch: they queue while a first call is held up."""
     for token in {token for token, _ in asked}:
@@ -146,6 +160,7 @@ def batches(gates: Gates) -> int:
     return gates.passed.count(("a", "open_batch"))
 
 
+@pytest.mark.usefixtures("one_connection")
 async def test_one_order_twice_in_one_batch_is_refunded_once(shop: Shop, gates: Gates) -> None:
     """S3.8: the later call of a batch sees what the earlier one held."""
     token = shop.acme.tokens["agent"]
@@ -163,6 +178,7 @@ async def test_one_order_twice_in_one_batch_is_refunded_once(shop: Shop, gates: 
     await holds_agree(shop)
 
 
+@pytest.mark.usefixtures("one_connection")
 async def test_one_call_id_twice_in_one_queue_is_decided_once(shop: Shop, gates: Gates) -> None:
     """S3.9: two of one call id never share a batch; the second replays the first."""
     token = shop.acme.tokens["agent"]
@@ -177,6 +193,7 @@ async def test_one_call_id_twice_in_one_queue_is_decided_once(shop: Shop, gates:
     assert await held(shop, "resource:order:A-1001") == 2000
 
 
+@pytest.mark.usefixtures("one_connection")
 async def test_two_tenants_in_one_batch_see_each_only_their_own(shop: Shop, gates: Gates) -> None:
     """S2, TA: the same order, session and call id in two tenants are two of each."""
     await shop.execute("UPDATE shop.orders SET status = 'cancelled' WHERE tenant = 'globex' AND order_id = 'A-1001'")
@@ -201,6 +218,7 @@ async def test_two_tenants_in_one_batch_see_each_only_their_own(shop: Shop, gate
     assert mixed == 0
 
 
+@pytest.mark.usefixtures("one_connection")
 async def test_a_fact_that_raises_is_one_calls_failure(shop: Shop, gates: Gates) -> None:
     """S3.5, S3.10"""
     broken = (
@@ -219,6 +237,7 @@ async def test_a_fact_that_raises_is_one_calls_failure(shop: Shop, gates: Gates)
     assert poisoned["holds"] == []
 
 
+@pytest.mark.usefixtures("one_connection")
 async def test_an_effect_that_raises_is_one_calls_failure(own_shop: Shop, gates: Gates) -> None:
     """S3.6: the answer names the constraint and the SQLSTATE, and not what the database says of the row."""
     await own_shop.execute("ALTER TABLE shop.refunds ADD CONSTRAINT never_a_1006 CHECK (order_id <> 'A-1006')")
@@ -233,6 +252,7 @@ async def test_an_effect_that_raises_is_one_calls_failure(own_shop: Shop, gates:
     assert poisoned["fix_hint"]["message"] == message
 
 
+@pytest.mark.usefixtures("one_connection")
 async def test_a_value_that_jsonb_refuses_is_one_calls_failure(shop: Shop, gates: Gates) -> None:
     """S3.10: the batch is cut in halves until the call that breaks it stands alone; routes refuse such a call id before."""
     token = shop.acme.tokens["agent"]
@@ -259,6 +279,7 @@ SLOW_VIEW = """
 """
 
 
+@pytest.mark.usefixtures("one_connection")
 async def test_a_fact_that_times_out_is_its_tools_failure_and_slows_nobody_else(own_shop: Shop, gates: Gates) -> None:
     """S3.10: what stands behind it in the batch is read again; the tool goes to a lane of its own."""
     await own_shop.execute(SLOW_VIEW)
@@ -290,6 +311,7 @@ async def test_a_fact_that_times_out_is_its_tools_failure_and_slows_nobody_else(
     assert attempts == [1, 2]
 
 
+@pytest.mark.usefixtures("one_connection")
 async def test_a_table_that_someone_locks_makes_the_fact_unavailable(shop: Shop, gates: Gates) -> None:
     """S3.10: within two seconds, and the same call id is decided afresh once the lock is gone."""
     token, loop = shop.acme.tokens["agent"], asyncio.get_running_loop()

@@ -244,7 +244,6 @@ def test_a_fact_that_could_not_be_read_is_a_matter_of_time(state: str) -> None:
         ("9223372036854775807 + order.paid.minor > 0", {}),
         ("[1, 2][order.paid.minor] == 1", {}),
         ('{"EUR": 1}[order.status] == 1', {}),
-        ('order.status.matches("(") || false', {}),
     ],
 )
 def test_a_rule_that_cannot_be_evaluated_does_not_hold(expression: str, evidence: Mapping[str, Any]) -> None:
