@@ -216,6 +216,8 @@ def _verdict(index: int, work: Work, place: Place, ledger: Ledger, findings: Fin
         case "foreign":
             message = "this session belongs to another principal; use a session of your own"
             return _by_idempotency(Reason.SESSION_NOT_YOURS, DenialClass.PERMISSION, message, NextActionKind.STOP), None
+    if work.call.approval_id is not None and not _is_of(place, work.call.approval_id):
+        return _wrong_approval(), None
     if work.refused_early is not None:
         result, refused = work.refused_early
         return Verdict(refused.decision, refused.reason, (result,), refused), None
@@ -231,6 +233,20 @@ def _verdict(index: int, work: Work, place: Place, ledger: Ledger, findings: Fin
         # what this batch decided before would now let it on, but its effects weren't tried: a later try will see it
         evidence, semantic = replace(evidence, facts=NOT_READ), None
     return decide(prepared, evidence, semantic), evidence
+
+
+def _is_of(place: Place, approval_id: str) -> bool:
+    approval = place.known.approval if place.known is not None else None
+    return approval is not None and str(approval.approval_id) == approval_id
+
+
+def _wrong_approval() -> Verdict:
+    """Refuse an `approval_id` that isn't this call's; it doesn't settle the call id, because without it the call may pass."""
+    message = "this approval_id is not of an approval of this call; leave it out, a call finds its own"
+    hint = FixHint(DenialClass.PERMISSION, Retryable.AFTER_APPROVAL, message, NextAction(NextActionKind.CALL_AGAIN))
+    check = Check("approval_id", Outcome.DENIED, Reason.APPROVAL_MISMATCH, message=message)
+    refused = Refused(Decision.DENIED, Layer.SCOPE, Reason.APPROVAL_MISMATCH, hint, check.name)
+    return Verdict(Decision.DENIED, Reason.APPROVAL_MISMATCH, (LayerResult(Layer.SCOPE, Outcome.DENIED, (check,)),), refused)
 
 
 def _by_idempotency(reason: Reason, denial_class: DenialClass, message: str, action: NextActionKind) -> Verdict:

@@ -137,7 +137,10 @@ class Lane:
             await self._settle(left[:middle], connection)
             await self._settle(left[middle:], connection)
         else:
-            _log.error("call_failed", lane=self.name, tool=left[0].tool, exc_info=failure)
+            if isinstance(failure, asyncpg.PostgresError):  # its sentence and detail may hold rows' values
+                _log.error("call_failed", lane=self.name, tool=left[0].tool, sqlstate=failure.sqlstate)
+            else:
+                _log.error("call_failed", lane=self.name, tool=left[0].tool, exc_info=failure)
             self._fail(left[0], "error")
 
     def _fail(self, waiting: Waiting, cause: str) -> None:

@@ -291,7 +291,7 @@ def _approval_left(write: BatchWrite, each: Decided) -> UUID | None:
     pending = each.place.known.approval if each.place.standing == "decide" and each.place.known is not None else None
     if pending is None:
         return None
-    if each.verdict.refused is not None and each.verdict.refused.hint.retryable is Retryable.AFTER_DELAY:
+    if each.verdict.refused is not None and each.verdict.refused.hint.retryable in (Retryable.AFTER_DELAY, Retryable.AFTER_APPROVAL):
         return pending.approval_id
     write.add("void", {"tenant_id": each.work.principal.tenant_id, "approval_id": pending.approval_id})
     return None

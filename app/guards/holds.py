@@ -61,8 +61,9 @@ def accounts_of(context: CallContext, bindings: Bindings) -> Accounts:
         if any(selects(budget.selector, context.tool.name, segment, context.principal.subject) for segment in segments):
             start, end = _window(budget, context.now)
             # with the unit: a version that sets another currency begins at zero, instead of adding yen to euros
-            parts = (budget.name, budget.limit.unit, _level(budget, context), start)
-            found.append(BudgetAccount(budget, "budget:" + "|".join(_escaped(part) for part in parts), end))
+            for level in _levels(budget, context):
+                parts = (budget.name, budget.limit.unit, level, start)
+                found.append(BudgetAccount(budget, "budget:" + "|".join(_escaped(part) for part in parts), end))
     return Accounts(resources, tuple(found))
 
 
@@ -132,19 +133,20 @@ def _amount(tool: Tool, bindings: Bindings) -> Quantity | None:
     return Quantity(minor, str(currency), exponent) if type(minor) is int and exponent is not None else None
 
 
-def _level(budget: Budget, context: CallContext) -> str:
+def _levels(budget: Budget, context: CallContext) -> tuple[str, ...]:
+    """Name whom a call counts for: one, or each segment that it may belong to, so that naming none gives no second limit."""
     call = context.call
     match budget.level:
         case "tenant":
-            return ""
+            return ("",)
         case "segment":
-            return context.segment or ""
+            return tuple(segment or "" for segment in context.possible_segments)
         case "principal":
-            return context.principal.subject
+            return (context.principal.subject,)
         case "session":
-            return call.session_id
+            return (call.session_id,)
         case "task":
-            return f"{_escaped(call.session_id)}|{_escaped(call.task_id or '')}"
+            return (f"{_escaped(call.session_id)}|{_escaped(call.task_id or '')}",)
 
 
 def _window(budget: Budget, now: datetime) -> tuple[str, datetime | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
@@ -23,6 +24,7 @@ def follow_parent(parent_pid: int, signal_number: int) -> bool:
 
 def main(arguments: list[str]) -> int:
     parent_pid, signal_number, account, *command = arguments
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever started it held signals back meanwhile
     if account:
         uid, gid = (int(part) for part in account.split(":"))
         os.setgroups([])

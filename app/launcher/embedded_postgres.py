@@ -26,12 +26,14 @@ from app.launcher import process_table
 from app.launcher.accounts import Account, can_enter, postgres_account
 from app.launcher.data_folder import make_folder
 from app.launcher.postgres_binaries import reachable_prefix
+from app.launcher.stop_signals import held_back
 
 SUPERUSER = "postgres"
 LOG_LIMIT_BYTES = 20_000_000
 SOCKET_PATH_LIMIT = 100  # bytes of sun_path: 108 on Linux, 104 on macOS
 PROGRAM_TIMEOUT_S = 120.0  # initdb, createdb
 ORPHANS_LEAVE_WITHIN_S = 5.0  # what a killed postmaster left behind sees it within moments, unless it is busy
+GROUP_LEAVES_WITHIN_S = 2.0  # a zombie that nobody waits for, as in some containers, is no reason to wait longer
 NOT_DURABLE: Mapping[str, str] = MappingProxyType({"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
 DEFAULTS: Mapping[str, str] = MappingProxyType(
     {
@@ -252,10 +254,11 @@ class EmbeddedPostgres:
             arguments += ["-c", f"{name}={value}"]
         with self.log_path.open("ab") as log:
             # A session of its own: a terminal's Ctrl-C reaches the launcher, which lets the service drain before the database goes.
-            self._process = subprocess.Popen(
-                self._command("postgres", signal.SIGINT, *arguments),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=_environment(), start_new_session=True,
-            )  # fmt: skip
+            with held_back():
+                self._process = subprocess.Popen(
+                    self._command("postgres", signal.SIGINT, *arguments),
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=_environment(), start_new_session=True,
+                )  # fmt: skip
 
     def _wait_ready(self, deadline: float) -> None:
         while time.monotonic() < deadline:
@@ -302,23 +305,24 @@ class EmbeddedPostgres:
         ]  # fmt: skip
 
     def _run(self, program: str, *arguments: str) -> str:
-        process = subprocess.Popen(
-            self._command(program, signal.SIGKILL, *arguments),
-            cwd="/",
-            env=_environment(),
-            text=True,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # initdb starts others: they go together
-        )
-        with process:
-            try:
-                output, complaint = process.communicate(timeout=PROGRAM_TIMEOUT_S)
-            except BaseException:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                raise
+        process: subprocess.Popen[str] | None = None
+        try:
+            with held_back():
+                process = subprocess.Popen(
+                    self._command(program, signal.SIGKILL, *arguments),
+                    cwd="/",
+                    env=_environment(),
+                    text=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,  # initdb starts others: they go together
+                )
+            output, complaint = process.communicate(timeout=PROGRAM_TIMEOUT_S)
+        except BaseException:
+            if process is not None:
+                _end_group(process)
+            raise
         if process.returncode:
             raise PostgresFailed(f"{program} failed ({process.returncode}): {complaint.strip()[-2000:]}")
         return output
@@ -346,6 +350,22 @@ class EmbeddedPostgres:
 def _environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "PLACET_", "DATABASE_URL"))}
     return kept | {"LC_ALL": "C", "TZ": "UTC"}
+
+
+def _end_group(leader: subprocess.Popen[str]) -> None:
+    """Kill a program with what it has started; return when they are gone, which is a moment later for those that it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
+    leader.communicate()
+    _wait_until(lambda: not _group_lives(leader.pid), GROUP_LEAVES_WITHIN_S)
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _wait_until(condition: Callable[[], bool], patience_s: float) -> bool:

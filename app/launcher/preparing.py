@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.errors import PlacetError
 from app.launcher.die_with_parent import follow_parent
+from app.launcher.stop_signals import let_through
 from app.settings import PROJECT, load_settings
 
 
@@ -69,6 +70,7 @@ class Preparation:
 
 def main(arguments: list[str]) -> int:
     """Read what to prepare, do it, write one JSON document."""
+    let_through()
     if not follow_parent(int(arguments[0]), signal.SIGKILL):
         return 1
     answer = os.fdopen(os.dup(1), "w")

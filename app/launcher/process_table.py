@@ -35,13 +35,22 @@ def command_line(pid: int) -> str:
     return "" if state.startswith("Z") else arguments_text.strip()
 
 
-def working_in(folders: tuple[Path, ...], program: str) -> tuple[int, ...]:
-    """Return the living processes of `program` whose working folder is one of `folders` (Linux; nothing elsewhere)."""
+def program(pid: int) -> str:
+    """Return the name of the program that a living process runs, or what it calls itself, such as `postgres: startup` (Linux)."""
+    try:
+        called = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0])
+    except OSError:
+        return ""
+    return called.rpartition("/")[2] if called.startswith("/") else called
+
+
+def working_in(folders: tuple[Path, ...], name: str) -> tuple[int, ...]:
+    """Return the living processes of the program `name` whose working folder is one of `folders` (Linux; nothing elsewhere)."""
     wanted = {os.path.realpath(folder) for folder in folders}
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if os.readlink(entry / "cwd") in wanted and program in command_line(int(entry.name)).partition(" ")[0]:
+            if os.readlink(entry / "cwd") in wanted and program(int(entry.name)).startswith(name):
                 found.append(int(entry.name))
         except OSError:  # it left meanwhile, or it is somebody else's
             continue

@@ -15,6 +15,22 @@ from types import FrameType
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Let a stop wait until the body is done: one inside Popen would leave a process that nobody knows. The process inherits this; it
+    must call `let_through`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def let_through() -> None:
+    """Undo, in a new process, what `held_back` did in the one that started it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+
+
 class StopRequested(KeyboardInterrupt):
     """A stop was asked for during a long step; not an `Exception`, so no isolation point swallows it."""
 

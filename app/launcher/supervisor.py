@@ -16,7 +16,7 @@ from app.launcher.embedded_postgres import EmbeddedPostgres, PostgresFailed
 from app.launcher.instance_lock import take_instance_lock
 from app.launcher.listening import Listeners, open_listeners
 from app.launcher.preparing import Preparation
-from app.launcher.stop_signals import StopRequested, StopSignals
+from app.launcher.stop_signals import StopRequested, StopSignals, held_back
 from app.launcher.worker_pool import WorkerPool
 from app.settings import PROJECT, Settings
 from app.telemetry import clear_folder
@@ -73,7 +73,8 @@ class Service:
         name = "serve" if embedded else f"serve-{self._settings.listening.port}"  # with a server of their own, several may share a folder
         self._lock = take_instance_lock(run / f"{name}.lock", say)
         self._listeners = open_listeners(self._settings.listening)
-        self._preparation = Preparation((self._lock,))  # its imports take as long as PostgreSQL's start
+        with held_back():
+            self._preparation = Preparation((self._lock,))  # its imports take as long as PostgreSQL's start
         if embedded:
             self._postgres = EmbeddedPostgres(data / "postgres")
             if not self._postgres.pgdata.exists():

@@ -184,6 +184,17 @@ async def test_an_accepted_call_says_what_may_run(client: Client, shop: Shop) ->
     assert (again.json()["execution_permitted"], again.json()["replayed"]) == (False, True)
 
 
+@pytest.mark.parametrize("number", ["20", "20.0", "2e1", "20.000", "200E-1"])
+async def test_s3_9_numbers_of_one_value_are_one_call(client: Client, shop: Shop, number: str) -> None:
+    """However they are written, in whatever order and with whatever blanks."""
+    token = shop.acme.tokens["agent"]
+    first = (await client.check(token, "c1")).json()
+    arguments = f'{{"cause":"damaged","currency" : "EUR", "amount":{number},"order_id":"A-1001"}}'
+    body = f'{{"call_id":"c1","session_id":"chat-1","on_behalf_of":{{"id":"cust-77"}},"arguments":{arguments},"tool":"refund"}}'
+    again = (await client.ask("POST", "/tool-calls/check", token, body.encode())).json()
+    assert (again["replayed"], again["decision_id"]) == (True, first["decision_id"])
+
+
 async def test_the_audit_row_says_what_the_answer_says(client: Client, shop: Shop) -> None:
     """S10.1, API.md 4: without the arguments, which are in the erasable payload."""
     found = (await client.check(shop.acme.tokens["agent"], "c1", task_id="task-17", arguments={"note": "very private"})).json()

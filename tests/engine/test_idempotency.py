@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
 
 import asyncpg
@@ -41,15 +40,6 @@ async def test_a_replay_is_the_stored_decision_and_permits_nothing(shop: Shop) -
     assert (first["execution_permitted"], first["replayed"]) == (True, False)
     assert await stored(shop) == before
     await holds_agree(shop)
-
-
-@pytest.mark.parametrize("number", [20, Decimal("20.0"), Decimal("2E+1"), Decimal("20.000")])
-async def test_numbers_of_one_value_are_one_call(shop: Shop, number: object) -> None:
-    token = shop.acme.tokens["agent"]
-    async with working(shop.url) as worker:
-        first = await worker.check(token, refund("c1", "20.00"))
-        again = await worker.check(token, refund("c1", number=number))
-    assert (again["replayed"], again["decision_id"]) == (True, first["decision_id"])
 
 
 @pytest.mark.parametrize(
@@ -256,3 +246,18 @@ async def test_a_replay_outlives_a_new_policy(shop: Shop) -> None:
         await activate(shop, shop.acme, changed(SHOP_FILES, "grants.yaml", ('amount: "15000.00"', 'amount: "10.00"')))
         again = await worker.check(token, refund("c1"))
     assert again == {**first, "execution_permitted": False, "replayed": True}
+
+
+async def test_an_approval_id_that_is_not_the_calls_own_is_refused_and_spends_nothing(shop: Shop) -> None:
+    """S3.1: an approval_id is a pointer; a wrong one is `approval_mismatch`, and without it the same call passes."""
+    token, wrong = shop.acme.tokens["agent"], "01a230d5-2fd8-7907-9af2-55e55f2a8983"
+    async with working(shop.url) as worker:
+        refused = await worker.check(token, refund("c1", approval_id=wrong))
+        assert (refused["decision"], refused["reason"], refused["refused_by"]) == ("denied", "approval_mismatch", "scope")
+        assert refused["fix_hint"]["retryable"] == "after_approval"
+        assert (await worker.check(token, refund("c1")))["decision"] == "accepted"
+        first = await worker.check(token, refund("c2", ASKS_A_PERSON))
+        assert (await worker.check(token, refund("c2", ASKS_A_PERSON, approval_id=wrong)))["reason"] == "approval_mismatch"
+        again = await worker.check(token, refund("c2", ASKS_A_PERSON, approval_id=first["approval"]["approval_id"]))
+    assert again["approval"] == first["approval"]
+    assert await approvals(shop) == {first["approval"]["approval_id"]: "pending"}

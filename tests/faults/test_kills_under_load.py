@@ -63,7 +63,7 @@ class Shop:
 
     def postgres(self) -> tuple[int, ...]:
         """Give every process of the database server."""
-        return tuple(pid for pid in self.service.family() if _program(pid) in ("postgres", "postgres:"))
+        return tuple(pid for pid in self.service.family() if process_table.program(pid).startswith("postgres"))
 
     def backends(self) -> tuple[int, ...]:
         """Give the database server's processes that serve the workers."""
@@ -294,10 +294,6 @@ def _port() -> int:
             except OSError:
                 continue
         return port
-
-
-def _program(pid: int) -> str:
-    return process_table.command_line(pid).partition(" ")[0].rpartition("/")[2]
 
 
 def _counted(load: Load) -> dict[str, int]:

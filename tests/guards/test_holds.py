@@ -158,3 +158,12 @@ def test_no_limit_is_passed(held: int, spent: int, minor: int) -> None:
         assert held + spent + minor <= 100_000
     else:
         assert found.reason == "budget_exceeded" if held + spent + minor > 100_000 else found.reason != "budget_exceeded"
+
+
+def test_a_call_that_names_no_segment_counts_in_each_that_it_may_belong_to() -> None:
+    """S9.1: leaving the segment out gives no second limit."""
+    budget = replace(DAY, level="segment")
+    named = prepared_call(with_budgets(budget), segment="standard").accounts.names()
+    unnamed = prepared_call(with_budgets(budget), segment=None).accounts.names()
+    assert set(named) < set(unnamed)
+    assert len(unnamed) == len(named) + 1
