@@ -252,10 +252,10 @@ async def test_an_approval_id_that_is_not_the_calls_own_is_refused_and_spends_no
     """S3.1: an approval_id is a pointer; a wrong one is `approval_mismatch`, and without it the same call passes."""
     token, wrong = shop.acme.tokens["agent"], "01a230d5-2fd8-7907-9af2-55e55f2a8983"
     async with working(shop.url) as worker:
-        refused = await worker.check(token, refund("c1", approval_id=wrong))
+        refused = await worker.check(token, refund("c1", order="A-1002", approval_id=wrong))
         assert (refused["decision"], refused["reason"], refused["refused_by"]) == ("denied", "approval_mismatch", "scope")
         assert refused["fix_hint"]["retryable"] == "after_approval"
-        assert (await worker.check(token, refund("c1")))["decision"] == "accepted"
+        assert (await worker.check(token, refund("c1", order="A-1002")))["decision"] == "accepted"
         first = await worker.check(token, refund("c2", ASKS_A_PERSON))
         assert (await worker.check(token, refund("c2", ASKS_A_PERSON, approval_id=wrong)))["reason"] == "approval_mismatch"
         again = await worker.check(token, refund("c2", ASKS_A_PERSON, approval_id=first["approval"]["approval_id"]))
