@@ -252,13 +252,12 @@ class EmbeddedPostgres:
         arguments = ["-D", str(self.pgdata), "-c", f"unix_socket_directories={sockets}"]
         for name, value in self._settings.items():
             arguments += ["-c", f"{name}={value}"]
-        with self.log_path.open("ab") as log:
+        with self.log_path.open("ab") as log, held_back():
             # A session of its own: a terminal's Ctrl-C reaches the launcher, which lets the service drain before the database goes.
-            with held_back():
-                self._process = subprocess.Popen(
-                    self._command("postgres", signal.SIGINT, *arguments),
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=_environment(), start_new_session=True,
-                )  # fmt: skip
+            self._process = subprocess.Popen(
+                self._command("postgres", signal.SIGINT, *arguments),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=_environment(), start_new_session=True,
+            )  # fmt: skip
 
     def _wait_ready(self, deadline: float) -> None:
         while time.monotonic() < deadline:
@@ -354,9 +353,8 @@ def _environment() -> dict[str, str]:
 
 def _end_group(leader: subprocess.Popen[str]) -> None:
     """Kill a program with what it has started; return when they are gone, which is a moment later for those that it started."""
-    with contextlib.suppress(ProcessLookupError):
+    with leader, contextlib.suppress(ProcessLookupError):  # leaving it closes its pipes and waits for it
         os.killpg(leader.pid, signal.SIGKILL)
-    leader.communicate()
     _wait_until(lambda: not _group_lives(leader.pid), GROUP_LEAVES_WITHIN_S)
 
 

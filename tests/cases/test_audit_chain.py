@@ -236,7 +236,6 @@ async def test_ac_08_every_refusal_of_every_layer_is_one_row(stage: Stage) -> No
     await tenant.is_sound()
 
 
-@pytest.mark.xfail(strict=True, reason="an `approval_id` that points nowhere is ignored; approvals are spent in a later version")
 async def test_ac_08_a_wrong_approval_is_a_refusal_and_a_row(stage: Stage) -> None:
     """S3.1: a wrong pointer is `approval_mismatch`, and nothing is held."""
     tenant = await stage.tenant()

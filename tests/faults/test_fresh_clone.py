@@ -29,14 +29,18 @@ def clone() -> Iterator[Path]:
     parent = Path(tempfile.mkdtemp(prefix="placet tests "))
     parent.chmod(0o755)
     folder = parent / "fresh clone"
-    listed = subprocess.run(
-        ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=PROJECT, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
-    for name in filter(None, listed.split("\0")):
-        if (PROJECT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(PROJECT / name, folder / name)
+    if (PROJECT / ".git").exists():
+        listed = subprocess.run(
+            ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=PROJECT, check=True, capture_output=True, text=True,
+        ).stdout  # fmt: skip
+        for name in filter(None, listed.split("\0")):
+            if (PROJECT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(PROJECT / name, folder / name)
+    else:  # an archive that was unpacked
+        ignored = [line.rstrip("/") for line in (PROJECT / ".gitignore").read_text().splitlines()]
+        shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns(*ignored))
     yield folder
     shutil.rmtree(parent, ignore_errors=True)
 
