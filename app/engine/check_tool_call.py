@@ -55,7 +55,8 @@ class ToolCallChecker:
         )
         self._prepare(work, authority)
         key = (principal.tenant_id, call.session_id, call.call_id)
-        answer = await self.lanes.ask(key, call.tool if work.tool_known else "", work)
+        who = (principal.tenant_id, principal.subject)
+        answer = await self.lanes.ask(key, who, call.tool if work.tool_known else "", work)
         assert isinstance(answer, CheckAnswer)
         return answer
 

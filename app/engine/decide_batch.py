@@ -3,6 +3,7 @@ storage/decision_batch."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -17,7 +18,7 @@ from app.engine.clock import Clock
 from app.engine.dry_runs import TIMED_OUT, VALUE_MISSING, Transaction, dry_run_ask, dry_run_of
 from app.engine.ledger import Ledger, Place, loop_limit_of, loop_task
 from app.engine.prepare_call import Work, facts_wanted, needs_state
-from app.engine.record_decisions import Decided, place_answers, record, replayed_answer
+from app.engine.record_decisions import Decided, place_answers, record, record_balances, replayed_answer
 from app.engine.stored_answer import CheckAnswer
 from app.engine.suggestions import verify_suggestions
 from app.guards.context import DryRun, Evidence, FactsRead, Refused
@@ -26,6 +27,7 @@ from app.guards.semantic import SemanticVerdict
 from app.storage import decision_batch as stored
 from app.storage.database import BatchConnection
 
+GIVE_WAY_EVERY = 4
 NOT_READ = FactsRead({}, TIMED_OUT)
 NOTHING_READ = FactsRead({})
 
@@ -71,6 +73,7 @@ async def decide_batch(
         findings = await _find(database, works, ledger, slow_down)
         decided: list[Decided | CheckAnswer] = []
         for index, work in enumerate(works):
+            await _give_way(index)
             place = ledger.places[index]
             if place.standing == "replay":
                 assert place.known is not None
@@ -81,7 +84,7 @@ async def decide_batch(
         if new:
             await verify_suggestions(database, new, ledger)
             try:
-                places = await stored.record_batch(transaction, record(new, ledger, clock))
+                places = await stored.record_batch(transaction, await _rows(new, ledger, clock))
             except asyncpg.PostgresError as failure:
                 if failure.sqlstate == stored.AUTHORITY_MOVED:
                     raise AuthorityMoved(frozenset({UUID(failure.detail)})) from None
@@ -98,6 +101,22 @@ async def _prepare_statements(connection: BatchConnection, works: Sequence[Work]
         if tool.sandbox is not None:
             prepared = await connection.prepare(stored.SANDBOX_ROLE, (effect.statement.sql for effect in tool.sandbox.effects))
     return prepared
+
+
+async def _rows(decided: Sequence[Decided], ledger: Ledger, clock: Clock) -> stored.BatchWrite:
+    write = stored.BatchWrite()
+    mark = clock.salt().hex()
+    for index, each in enumerate(decided):
+        await _give_way(index)
+        record(write, each, clock, mark)
+    record_balances(write, ledger)
+    return write
+
+
+async def _give_way(index: int) -> None:
+    """Let the loop run now and then: another batch may only wait to send its COMMIT, and holds its locks until it does."""
+    if index % GIVE_WAY_EVERY == GIVE_WAY_EVERY - 1:
+        await asyncio.sleep(0)
 
 
 def _claim(index: int, work: Work) -> stored.ClaimAsk:
@@ -135,6 +154,7 @@ async def _try_effects(database: Transaction, todo: Mapping[int, Work], ledger: 
         prepared = work.prepared
         if prepared is None or prepared.refused is not None or Layer.SANDBOX not in prepared.context.tool.layers:
             continue
+        await _give_way(index)
         facts = findings.facts.get(index, NOTHING_READ)
         semantic = judge_semantic(prepared, ledger.evidence(index, work, findings.read, facts, None, findings.facts_us, 0))
         findings.semantic[index] = semantic

@@ -23,7 +23,7 @@ QUEUE_MAX = 1_024
 ANSWER_WITHIN_S = 1.8
 BATCH_WITHIN_S = 1.5
 TRIES_MAX = 3
-MAIN_CONNECTIONS = 2
+MAIN_LANES = 1
 SLOW_LANES = 2
 SLOW_FOR_S = 30.0
 
@@ -162,24 +162,24 @@ class Lanes:
     """The main lane and the slow ones. Slow tools are remembered for a while, by name."""
 
     def __init__(self, make_connection: Callable[[], BatchConnection], decide: Decide, metrics: Metrics) -> None:
-        self._main = Lane("main", [make_connection() for _ in range(MAIN_CONNECTIONS)], decide, metrics)
+        self._main = tuple(Lane(f"main-{n}", [make_connection()], decide, metrics) for n in range(MAIN_LANES))
         self._slow = tuple(Lane(f"slow-{n}", [make_connection()], decide, metrics) for n in range(SLOW_LANES))
         self._metrics = metrics
         self._slow_until: dict[str, float] = {}
 
     def start(self) -> None:
-        for lane in (self._main, *self._slow):
+        for lane in (*self._main, *self._slow):
             lane.start()
 
-    async def ask(self, key: object, tool: str, work: object) -> object:
-        """Queue a call and wait for its answer.
+    async def ask(self, key: object, who: object, tool: str, work: object) -> object:
+        """Queue a call and wait for its answer. Calls of one `who` share a lane: they would only wait for each other's locks in two.
 
         Raises:
             DecisionUnavailable: no decision was made in time, or none could be recorded.
         """
         loop = asyncio.get_running_loop()
         waiting = Waiting(key, tool, work, loop.time() + ANSWER_WITHIN_S)
-        self._of(tool, loop.time()).put(waiting)
+        self._of(who, tool, loop.time()).put(waiting)
         try:
             async with asyncio.timeout_at(waiting.deadline):
                 return await waiting.answer
@@ -195,16 +195,16 @@ class Lanes:
         self._slow_until[tool] = asyncio.get_running_loop().time() + SLOW_FOR_S
 
     async def close(self) -> None:
-        for lane in (self._main, *self._slow):
+        for lane in (*self._main, *self._slow):
             await lane.close()
 
-    def _of(self, tool: str, now: float) -> Lane:
+    def _of(self, who: object, tool: str, now: float) -> Lane:
         until = self._slow_until.get(tool)
-        if until is None:
-            return self._main
-        if until <= now:
+        if until is not None and until <= now:
             del self._slow_until[tool]
-            return self._main
+            until = None
+        if until is None:
+            return self._main[hash(who) % len(self._main)]
         return self._slow[hash(tool) % len(self._slow)]
 
 

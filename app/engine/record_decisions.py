@@ -65,16 +65,11 @@ class Decided:
         return Attempts(self.limit, self.verdict.refused.rule, self.refused_before + self.counts_as_attempt)
 
 
-def record(decided: Sequence[Decided], ledger: Ledger, clock: Clock) -> BatchWrite:
-    """Give the rows of a batch's new decisions, which come ordered by tenant; each keeps the answer that its place will complete."""
-    write = BatchWrite()
-    mark = clock.salt().hex()
-    for each in decided:
-        _record_one(write, each, clock, mark)
+def record_balances(write: BatchWrite, ledger: Ledger) -> None:
+    """Add the accounts that the batch has held on."""
     for tenant_id, account in sorted(ledger.changed):
         balance = ledger.balance((tenant_id, account))
         write.add("accounts", {"tenant_id": tenant_id, "account": account, "unit": balance.unit, "held": balance.held})
-    return write
 
 
 def place_answers(decided: Sequence[Decided], places: Sequence[tuple[int, str]]) -> None:
@@ -84,7 +79,11 @@ def place_answers(decided: Sequence[Decided], places: Sequence[tuple[int, str]])
         each.answer = replace(each.answer, sequence=sequence, hash=row_hash)
 
 
-def _record_one(write: BatchWrite, each: Decided, clock: Clock, mark: str) -> None:
+def record(write: BatchWrite, each: Decided, clock: Clock, mark: str) -> None:
+    """Add the rows of a new decision, which come ordered by tenant, and keep the answer that its place will complete.
+
+    `mark` is a random text that stands in the audit row's text for what its place will say.
+    """
     work, verdict, call = each.work, each.verdict, each.work.call
     authority = work.authority
     assert authority is not None
