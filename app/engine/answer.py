@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from uuid import UUID
 
-from app.domain.decision import ABSENT, Check, Decision, LayerResult
+from app.domain.decision import ABSENT, Check, Decision, LayerResult, Outcome
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable, Suggestion
 from app.domain.quantity import Quantity
 from app.domain.scope import Entry, render_entry
@@ -168,6 +169,11 @@ def scope_document(need: Entry | None) -> list[dict[str, object]]:
     return [render_entry(need)] if need is not None else []
 
 
+@lru_cache(maxsize=4_096)
+def _plain_check(name: str, outcome: Outcome) -> Mapping[str, object]:
+    return {"name": name, "outcome": outcome.value}
+
+
 def _layer(layer: LayerResult) -> dict[str, object]:
     return {
         "name": layer.name.value,
@@ -177,7 +183,9 @@ def _layer(layer: LayerResult) -> dict[str, object]:
     }
 
 
-def _check(check: Check) -> dict[str, object]:
+def _check(check: Check) -> Mapping[str, object]:
+    if check.reason is None and check.message is None and check.actual is ABSENT:
+        return _plain_check(check.name, check.outcome)
     document: dict[str, object] = {"name": check.name, "outcome": check.outcome.value}
     texts = (("reason", check.reason), ("field", check.field), ("fact", check.fact), ("message", check.message))
     document |= {name: value for name, value in texts if value is not None}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
+from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason, accepted
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
 from app.domain.quantity import MINOR_MAX, Quantity
 from app.guards.context import Balance, CallContext, LayerVerdict, NewHold, Refused
@@ -83,7 +83,7 @@ def check_holds(context: CallContext, bindings: Bindings, accounts: Accounts, ba
         if balance.unit not in (None, quantity.unit) or balance.held + balance.spent + quantity.minor > min(limit.minor, MINOR_MAX):
             left = Quantity(max(0, limit.minor - balance.held - balance.spent), limit.unit, limit.exponent)
             return _refuse(_exceeded(hold.name, Reason.HOLD_EXCEEDS_LIMIT, quantity, left), DenialClass.STATE)
-        checks.append(Check(hold.name, Outcome.ACCEPTED))
+        checks.append(accepted(hold.name))
         holds.append(NewHold(account, account.removeprefix("resource:"), quantity))
     asked: Check | None = None
     for each in accounts.budgets:
@@ -108,7 +108,7 @@ def check_holds(context: CallContext, bindings: Bindings, accounts: Accounts, ba
                 message=check.message,
             )
             continue
-        checks.append(Check(shown, Outcome.ACCEPTED))
+        checks.append(accepted(shown))
         holds.append(NewHold(each.account, shown, counted))
     if asked is not None:
         return _ask(asked, checks)

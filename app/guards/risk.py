@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Decimal
+from functools import lru_cache
 
 from app.domain.canonical import normalise_number
-from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
+from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason, accepted
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
 from app.guards.context import CallContext, LayerVerdict, Refused
 from app.policy.expressions import Bindings, ExpressionFailed
@@ -39,21 +40,18 @@ def check_risk(context: CallContext, bindings: Bindings) -> RiskVerdict:
             raw = factor.value.evaluate(bindings)
         except ExpressionFailed:
             return RiskVerdict(_error(f"the risk factor {factor.name} could not be computed, so the call is refused"))
-        value = min(max(Decimal(repr(raw)), Decimal(0)), _ONE)
-        total += factor.weight * value
+        assert isinstance(raw, float)
+        value = Decimal(repr(min(max(raw, 0.0), 1.0)))
+        contribution = factor.weight * value
+        total += contribution
         factors.append(
-            {
-                "name": factor.name,
-                "value": _rounded(value),
-                "weight": normalise_number(factor.weight),
-                "contribution": _rounded(factor.weight * value),
-            }
+            {"name": factor.name, "value": _rounded(value), "weight": _plain(factor.weight), "contribution": _rounded(contribution)}
         )
     score = min(max(total, Decimal(0)), _ONE).quantize(_DIGITS, ROUND_HALF_EVEN)
     risk = {
         "score": _rounded(score),
-        "review_at": normalise_number(threshold.review_at),
-        "deny_at": normalise_number(threshold.deny_at),
+        "review_at": _plain(threshold.review_at),
+        "deny_at": _plain(threshold.deny_at),
         "thresholds_for": _selector(threshold.selector),
         "factors": factors,
     }
@@ -112,7 +110,7 @@ def _judge(score: Decimal, threshold: Threshold) -> LayerVerdict:
         )
         refused = Refused(Decision.NEEDS_USER, Layer.RISK, Reason.NEEDS_HUMAN_REVIEW, hint, "review_at")
         return LayerVerdict(LayerResult(Layer.RISK, Outcome.NEEDS_USER, (check,)), refused)
-    return LayerVerdict(LayerResult(Layer.RISK, Outcome.ACCEPTED, (Check("review_at", Outcome.ACCEPTED),)))
+    return LayerVerdict(LayerResult(Layer.RISK, Outcome.ACCEPTED, (accepted("review_at"),)))
 
 
 def _error(message: str) -> LayerVerdict:
@@ -123,7 +121,12 @@ def _error(message: str) -> LayerVerdict:
 
 
 def _rounded(value: Decimal) -> int | Decimal:
-    return normalise_number(value.quantize(_DIGITS, ROUND_HALF_EVEN))
+    return _plain(value.quantize(_DIGITS, ROUND_HALF_EVEN))
+
+
+@lru_cache(maxsize=32_768)
+def _plain(value: Decimal) -> int | Decimal:
+    return normalise_number(value)
 
 
 def _selector(selector: Selector) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.domain.decision import ABSENT, Check, Decision, Layer, Outcome, Reason
+from app.domain.decision import ABSENT, Check, Decision, Layer, Outcome, Reason, accepted, skipped
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
 from app.domain.json_pointer import value_at, with_value
 from app.domain.quantity import Quantity
@@ -42,14 +42,14 @@ def check_rules(
     for rule in rules:
         uses = rule.require.uses | (rule.when.uses if rule.when else frozenset())
         if uses & absent:
-            checks.append(Check(rule.name, Outcome.SKIPPED))
+            checks.append(skipped(rule.name))
             continue
         try:
             if rule.when is not None and rule.when.evaluate(bindings) is not True:
-                checks.append(Check(rule.name, Outcome.SKIPPED))
+                checks.append(skipped(rule.name))
                 continue
             if rule.require.evaluate(bindings) is True:
-                checks.append(Check(rule.name, Outcome.ACCEPTED))
+                checks.append(accepted(rule.name))
                 continue
         except ExpressionFailed:
             failed = rule_error(rule.name, layer)

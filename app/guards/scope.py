@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.domain.decision import ABSENT, Check, Decision, Layer, LayerResult, Outcome, Reason
+from app.domain.decision import ABSENT, Check, Decision, Layer, LayerResult, Outcome, Reason, accepted
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
 from app.domain.quantity import Quantity
 from app.domain.scope import (
     Ceiling,
     Constraint,
     Entry,
-    NamedEntry,
     OneOf,
     ScopeError,
     ScopeVerdict,
@@ -49,11 +48,11 @@ def check_scope(context: CallContext, bindings: Bindings, requested: tuple[Entry
         )
         return GrantVerdict(_deny("resource", Reason.NOT_GRANTED, message, None))
     grants = [grant for grant in context.policy.grants if _is_for(grant, context)]
-    permits = [NamedEntry(g.name, entry, g.needs_approval) for g in grants if g.permit for entry in g.scope]
-    forbids = [NamedEntry(g.name, entry) for g in grants if not g.permit for entry in g.scope]
+    permits = [named for grant in grants if grant.permit for named in grant.named]
+    forbids = [named for grant in grants if not grant.permit for named in grant.named]
     verdict = decide_scope(need, permits, forbids, requested, context.now)
     if verdict.outcome == "permitted":
-        checks = tuple(Check(name.removeprefix("grant:"), Outcome.ACCEPTED) for name in verdict.rests_on)
+        checks = tuple(accepted(name.removeprefix("grant:")) for name in verdict.rests_on)
         return GrantVerdict(LayerVerdict(LayerResult(Layer.SCOPE, Outcome.ACCEPTED, checks)), need, verdict.rests_on)
     if verdict.outcome == "needs_approval":
         return _ask(need, verdict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
+from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason, accepted
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
 from app.guards.context import CallContext, Evidence, LayerVerdict, Refused
 from app.guards.rules import check_rules, refuse, rule_error
@@ -51,7 +51,7 @@ def check_semantic(context: CallContext, bindings: Bindings, evidence: Evidence,
                 values |= read_row(fact, row)
             except FactUnreadable:
                 return SemanticVerdict(fact_unavailable(), bindings)
-            check = Check(fact.name, Outcome.ACCEPTED)
+            check = accepted(fact.name)
         checks.append(check)
     late = tool.arguments.read_late(arguments, values)
     values |= late.values

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from app.domain.decision import ABSENT, Check, Decision, Layer, LayerResult, Outcome, Reason
+from app.domain.decision import ABSENT, Check, Decision, Layer, LayerResult, Outcome, Reason, accepted
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
 from app.domain.redaction import shown
 from app.guards.context import CallContext, LayerVerdict, Refused, base_values
@@ -30,13 +30,13 @@ def check_static(context: CallContext) -> StaticVerdict:
     violations = tool.arguments.violations(arguments)
     if violations:
         return StaticVerdict(_refuse([_violated(v) for v in violations]))
-    schema = Check("schema", Outcome.ACCEPTED)
+    schema = accepted("schema")
     reading = tool.arguments.read(arguments)
     if reading.inexact:
         return StaticVerdict(_refuse([schema, *(inexact_check(tool.money, each) for each in reading.inexact)]))
     checks = [schema]
     if tool.money:
-        checks.append(Check("amount_exact", Outcome.ACCEPTED))
+        checks.append(accepted("amount_exact"))
     bindings = tool.environment.bind(base_values(context, reading))
     if tool.static_rules:
         found = check_rules(tool.static_rules, bindings, arguments, frozenset(), Layer.STATIC, DenialClass.STRUCTURAL)

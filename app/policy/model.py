@@ -7,13 +7,13 @@ Nothing here reads a clock, a socket or a database. Rules see typed, dotted vari
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
 from app.domain.decision import Layer
 from app.domain.quantity import Quantity
-from app.domain.scope import Entry
+from app.domain.scope import Entry, NamedEntry
 from app.policy.arguments import ArgumentReader
 from app.policy.expressions import Environment, Expression
 from app.policy.templates import Template
@@ -198,6 +198,10 @@ class Grant:
     subjects: frozenset[str]
     segments: frozenset[str]
     scope: tuple[Entry, ...]
+    named: tuple[NamedEntry, ...] = field(init=False)  # the entries of `scope` as the decision asks for them
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "named", tuple(NamedEntry(self.name, entry, self.needs_approval) for entry in self.scope))
 
 
 @dataclass(frozen=True, slots=True)

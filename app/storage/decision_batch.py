@@ -5,7 +5,6 @@ No rule lives here. What comes back is checked to belong to a tenant of the batc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -81,12 +80,12 @@ class Opened:
 async def open_batch(connection: asyncpg.Connection, asks: Sequence[ClaimAsk]) -> Opened:
     """Claim call ids and lock the accounts of the calls that are to be decided."""
     calls = [
-        {"i": a.index, "tenant": str(a.tenant_id), "subject": a.subject, "session": a.session_id, "call": a.call_id, "digest": a.digest}
+        {"i": a.index, "tenant": a.tenant_id, "subject": a.subject, "session": a.session_id, "call": a.call_id, "digest": a.digest}
         for a in asks
     ]
-    accounts = [{"i": a.index, "tenant": str(a.tenant_id), "account": account} for a in asks for account in a.accounts]
+    accounts = [{"i": a.index, "tenant": a.tenant_id, "account": account} for a in asks for account in a.accounts]
     text = await connection.fetchval("SELECT placet.open_batch($1::jsonb, $2::jsonb)", json_text(calls), json_text(accounts))
-    found = json.loads(text)
+    found = jiter.from_json(text.encode())
     tenants = {a.tenant_id for a in asks}
     authority = {UUID(tenant): version for tenant, version in found["authority"]}
     locked = {(UUID(tenant), account): (unit, held, spent) for tenant, account, unit, held, spent in found["accounts"]}
@@ -193,7 +192,7 @@ async def read_facts(
                 {
                     "i": h.index,
                     "name": h.name,
-                    "tenant": str(h.tenant_id),
+                    "tenant": h.tenant_id,
                     "key": h.key,
                     "since": h.since.isoformat(),
                     "statuses": sorted(h.statuses),
@@ -201,9 +200,7 @@ async def read_facts(
                 for h in history
             ]
         ),
-        json_text(
-            [{"i": r.index, "tenant": str(r.tenant_id), "session": r.session_id, "task": r.task_id, "tool": r.tool} for r in refusals]
-        ),
+        json_text([{"i": r.index, "tenant": r.tenant_id, "session": r.session_id, "task": r.task_id, "tool": r.tool} for r in refusals]),
         json_text(queries),
         json_text(wanted),
         FACTS_ROLE,

@@ -133,7 +133,7 @@ async def test_a_batch_that_hangs_is_given_up_with_its_connection(shop: Shop, ga
 async def test_a_full_queue_refuses_at_once(shop: Shop, gates: Gates, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is queued is still decided."""
     monkeypatch.setattr(lane, "QUEUE_MAX", 2)
-    monkeypatch.setattr(lane, "MAIN_CONNECTIONS", 1)
+    monkeypatch.setattr(lane, "MAIN_LANES", 1)
     token = shop.acme.tokens["agent"]
     queued: list[asyncio.Task[Any]] = []
 

@@ -140,7 +140,7 @@ async def test_a_replaced_policy_decides_nothing_after_its_replacement(shop: Sho
 @pytest.fixture
 def one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that wait for the only connection share the next batch."""
-    monkeypatch.setattr(lane, "MAIN_CONNECTIONS", 1)
+    monkeypatch.setattr(lane, "MAIN_LANES", 1)
 
 
 async def one_batch(gates: Gates, worker: Worker, *asked: tuple[str, Any]) -> list[Any]:

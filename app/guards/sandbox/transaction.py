@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
+from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason, accepted
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
 from app.encoding import canonical_digest
 from app.guards.context import DryRun, LayerVerdict, Refused
@@ -39,7 +39,7 @@ def check_transaction(tool: Tool, bindings: Bindings, dry_run: DryRun) -> Sandbo
     counts = dict(dry_run.counts or {})
     touched = _touched(plan, dry_run)
     side_effects = _side_effects(touched, counts)
-    checks = [Check("dry_run", Outcome.ACCEPTED)]
+    checks = [accepted("dry_run")]
     refused: Refused | None = None
     for check in _limit_checks(plan, counts):
         checks.append(check)
@@ -57,7 +57,7 @@ def check_transaction(tool: Tool, bindings: Bindings, dry_run: DryRun) -> Sandbo
                 f"the invariant {invariant.name} could not be evaluated, so the call is refused",
             )
         if holds:
-            checks.append(Check(invariant.name, Outcome.ACCEPTED))
+            checks.append(accepted(invariant.name))
         else:
             check = Check(invariant.name, Outcome.DENIED, reason, message=message)
             checks.append(check)
@@ -144,7 +144,7 @@ def _limit_checks(plan: SandboxPlan, counts: Mapping[str, tuple[int, int, int]])
                         expected={"maximum": most}, message=message,
                     )
                 )  # fmt: skip
-    return checks or [Check("limits", Outcome.ACCEPTED)]
+    return checks or [accepted("limits")]
 
 
 def _failed(dry_run: DryRun) -> LayerVerdict:
