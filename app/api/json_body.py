@@ -7,6 +7,7 @@ into a message.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
@@ -19,12 +20,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from app.domain.canonical import CanonicalError, normalise_number
-from app.domain.errors import BodyMalformed, BodyTooLarge, ClientDisconnected, PlacetError, UnsupportedMediaType
+from app.domain.errors import BodyMalformed, BodyTooLarge, BodyTooSlow, ClientDisconnected, PlacetError, UnsupportedMediaType
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 BODY_BYTES_MAX = 1_048_576
+BODY_WITHIN_S = 10.0
 DEPTH_MAX = 64
 VALUES_MAX = 10_000
 """Values of one document. Measured: 1 MiB of short numbers or empty objects takes half a second to read, 10,000 of the worst 50 ms."""
@@ -63,10 +65,11 @@ _MESSAGES = {
 }
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int = BODY_BYTES_MAX) -> bytes:
-    """Read the body of an ASGI request, at most `limit` bytes of it.
+async def read_body(scope: Scope, receive: Receive, limit: int = BODY_BYTES_MAX, within_s: float = BODY_WITHIN_S) -> bytes:
+    """Read the body of an ASGI request, at most `limit` bytes of it and no longer than `within_s`.
 
     Raises:
+        BodyTooSlow: it wasn't complete in time.
         UnsupportedMediaType: another type than JSON in UTF-8, or compressed; nothing was read.
         BodyTooLarge: more than `limit` bytes are declared (nothing was read) or came (nothing past the chunk that went over was read).
         ClientDisconnected: the client left first.
@@ -74,6 +77,14 @@ async def read_body(scope: Scope, receive: Receive, limit: int = BODY_BYTES_MAX)
     declared = _check_headers(scope["headers"])
     if declared > limit:
         raise BodyTooLarge(limit)
+    try:
+        async with asyncio.timeout(within_s):
+            return await _receive_body(receive, limit)
+    except TimeoutError:
+        raise BodyTooSlow(within_s) from None
+
+
+async def _receive_body(receive: Receive, limit: int) -> bytes:
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):  # nearly every call: one message, no copy
         body: bytes = message.get("body", b"")

@@ -45,6 +45,7 @@ _PROBLEMS: Mapping[int, str] = {
     403: "the key may not do this",
     404: "there is no such thing, or the key may not know of it",
     409: "it can't be done in this state, or the first request with this Idempotency-Key still runs",
+    408: "the body wasn't complete within ten seconds",
     413: "the body is too large",
     415: "the body isn't declared as JSON in UTF-8",
     422: "the request has errors",
@@ -178,7 +179,7 @@ def _describe(operation: dict[str, Any], method: str, route: APIRoute) -> None:
     if any(each["in"] == "query" or each["schema"]["type"] != "string" for each in operation.get("parameters", ())):
         problems.add(422)  # an id that isn't one is 404
     if route.body_field is not None:
-        problems |= {400, 413, 415, 422}
+        problems |= {400, 408, 413, 415, 422}
     if method == "POST":
         problems |= {404, 409, 422}
         _take_idempotency_key(operation, responses)
@@ -232,7 +233,7 @@ def _check_operation() -> dict[str, Any]:
             }
         ],
         "requestBody": {"required": True, "content": _content(ToolCallCheckRequest)},
-        "responses": {"200": decided} | _problems({400, 401, 403, 413, 415, 422, 503}, answers.CheckProblem),
+        "responses": {"200": decided} | _problems({400, 401, 403, 408, 413, 415, 422, 503}, answers.CheckProblem),
     }
     _require_key(operation, [Role.AGENT])
     return operation

@@ -24,6 +24,7 @@ from app.dialects.tool_result import content_of, generic
 from app.domain.errors import (
     BodyMalformed,
     BodyTooLarge,
+    BodyTooSlow,
     ClientDisconnected,
     Conflict,
     DecisionUnavailable,
@@ -88,6 +89,7 @@ KINDS: Mapping[type[PlacetError], Kind] = {
     IdempotencyInProgress: Kind(
         409, "idempotency_in_progress", "The first request still runs", Retryable.AFTER_DELAY, DenialClass.TRANSIENT
     ),
+    BodyTooSlow: Kind(408, "body_too_slow", "The body came too slowly", Retryable.AFTER_DELAY, DenialClass.TRANSIENT),
     BodyTooLarge: Kind(413, "body_too_large", "The body is too large", Retryable.AFTER_CHANGE),
     UnsupportedMediaType: Kind(415, "unsupported_media_type", "The body has an unsupported type", Retryable.AFTER_CHANGE),
     RequestInvalid: Kind(422, "request_invalid", "The request has errors", Retryable.AFTER_CHANGE),

@@ -16,7 +16,7 @@ from app.api.services import Services
 from app.api.tool_calls import ROUTE
 from app.domain.errors import DecisionUnavailable
 
-RECORDED = frozenset({400, 403, 404, 409, 413, 415, 422})
+RECORDED = frozenset({400, 403, 404, 408, 409, 413, 415, 422})
 
 
 class RecordedRequests:

@@ -28,7 +28,6 @@ from app.engine.stored_answer import CheckAnswer
 
 ROUTE = "/tool-calls/check"
 DECIDE_WITHIN_S = 1.9
-BODY_WITHIN_S = 10.0
 FORMATS = ("generic",)
 _JSON = (b"content-type", b"application/json")
 _T = TypeVar("_T")
@@ -58,7 +57,7 @@ class CheckRoute:
         services = self._services
         token = bearer_token(scope["headers"])
         asked.principal = await _within(DECIDE_WITHIN_S, services.authority.authenticate(token))
-        asked.body = await _within(BODY_WITHIN_S, read_body(scope, receive))
+        asked.body = await read_body(scope, receive)
         document = parse_json(asked.body)
         asked.named = CheckedCall(*named_call(document))
         _check_query(scope["query_string"])

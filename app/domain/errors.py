@@ -15,6 +15,13 @@ class BodyMalformed(PlacetError):
         self.pointer = pointer
 
 
+class BodyTooSlow(PlacetError):
+    """The body wasn't complete in time (408)."""
+
+    def __init__(self, within_s: float) -> None:
+        super().__init__(f"the body was not complete within {within_s:g} s; send it faster")
+
+
 class BodyTooLarge(PlacetError):
     """The body is over the limit; no more than the limit was read (413)."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from hashlib import sha256
 from uuid import UUID
 
-from app.domain.errors import NotFound
+from app.domain.errors import DecisionUnavailable, NotFound
 from app.domain.tool_call import Principal
 from app.engine.authority import PLATFORM_TENANT
 from app.engine.chain import Event, link
@@ -17,6 +18,7 @@ from app.storage.database import Database
 
 EVENT = "request.refused"
 SAMPLE_EVERY = timedelta(seconds=10)
+SAMPLE_WITHIN_S = 0.5
 
 
 class RefusalRecorder:
@@ -42,7 +44,10 @@ class RefusalRecorder:
         await self._append(principal.tenant_id, principal.subject, tuple(sorted(principal.roles)), facts)
 
     async def unauthenticated(self, route: str) -> None:
-        """Count a request without a valid key; one row each ten seconds says how many there were in this worker."""
+        """Count a request without a valid key; one row each ten seconds says how many there were in this worker.
+
+        It is a sample: where the row can't be written, the count waits for the next one and the refusal stands.
+        """
         self._unrecorded += 1
         now = self._clock.now()
         if now < self._sample_due_at:
@@ -50,7 +55,11 @@ class RefusalRecorder:
         self._sample_due_at = now + SAMPLE_EVERY
         count, self._unrecorded = self._unrecorded, 0
         facts: dict[str, object] = {"route": route, "code": "unauthenticated", "http_status": 401, "requests": count}
-        await self._append(PLATFORM_TENANT, "unauthenticated", (), facts)
+        try:
+            async with asyncio.timeout(SAMPLE_WITHIN_S):
+                await self._append(PLATFORM_TENANT, "unauthenticated", (), facts)
+        except (DecisionUnavailable, TimeoutError):
+            self._unrecorded += count
 
     async def _append(self, tenant_id: UUID, subject: str, roles: tuple[str, ...], facts: dict[str, object]) -> None:
         async with self._database.transaction([tenant_id]) as connection:

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.api.json_body import BODY_BYTES_MAX, DEPTH_MAX, VALUES_MAX, parse_json, pointer_of, read_body, shown
-from app.domain.errors import BodyMalformed, BodyTooLarge, ClientDisconnected, UnsupportedMediaType
+from app.domain.errors import BodyMalformed, BodyTooLarge, BodyTooSlow, ClientDisconnected, UnsupportedMediaType
 
 SHARED = Path(os.environ.get("PLACET_SHARED_DIR", Path(__file__).parents[3] / "shared"))
 SUITE = SHARED / "data" / "jsontestsuite.jsonl.gz"
@@ -350,3 +350,15 @@ def test_pointers_escape_and_bound_what_was_sent() -> None:
     assert shown("x\u202ey\n") == "x\\u202ey\\n"
     assert shown("k" * 65) == "k" * 64 + "…"
     assert math.isclose(len(pointer_of(("k" * 500,))), 66)
+
+
+async def test_a_body_that_trickles_is_given_up() -> None:
+    """S12.2: nobody holds a connection open with half a body."""
+
+    async def receive() -> dict[str, object]:
+        await asyncio.sleep(0.05)
+        return {"type": "http.request", "body": b" ", "more_body": True}
+
+    scope = {"headers": [(b"content-type", b"application/json")]}
+    with pytest.raises(BodyTooSlow):
+        await read_body(scope, receive, within_s=0.2)
