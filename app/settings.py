@@ -6,7 +6,7 @@ Nothing below the roots (`main`, `cli`, `launcher`) imports this: they are hande
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -62,8 +62,8 @@ class Listening:
 class Database:
     """`url` None: the launcher starts an embedded PostgreSQL. In a worker it is always set, and `migration_url` never."""
 
-    url: str | None
-    migration_url: str | None
+    url: str | None = field(repr=False)
+    migration_url: str | None = field(repr=False)
     single_role: bool
 
 

@@ -102,15 +102,16 @@ class Authority:
         if fresh:
             return await self._ask(token, hashed)
         # many requests of one key may come at once to a worker that doesn't know it yet: one of them asks, the others wait for it
-        async with self._asking.setdefault(hashed, asyncio.Lock()):
-            try:
+        lock = self._asking.setdefault(hashed, asyncio.Lock())
+        try:
+            async with lock:
                 known = self._keys.get(hashed)
                 if known is not None and self._is_current(known):
                     return known.principal
-                async with self._turn:
-                    return await self._ask(token, hashed)
-            finally:
-                self._asking.pop(hashed, None)
+                return await self._ask(token, hashed)
+        finally:
+            if not lock.locked() and self._asking.get(hashed) is lock:
+                del self._asking[hashed]
 
     def _is_current(self, known: _KnownKey) -> bool:
         tenant = self._tenants.get(known.principal.tenant_id)
@@ -118,7 +119,7 @@ class Authority:
 
     async def _ask(self, token: str, hashed: bytes) -> Principal:
         tenant_id, now = tenant_of(token), self._clock.now()
-        async with self._database.transaction([tenant_id]) as connection:
+        async with self._turn, self._database.transaction([tenant_id]) as connection:
             row = await stored.read_tenant(connection, tenant_id)
             key = await stored.find_key(connection, tenant_id, hashed) if row is not None else None
             if row is None or key is None or key.revoked_at is not None or now >= key.expires_at:
@@ -132,7 +133,10 @@ class Authority:
 
     def of(self, tenant_id: UUID) -> TenantAuthority:
         """Give what is remembered of a tenant whose key was just authenticated."""
-        return self._tenants[tenant_id]
+        tenant = self._tenants.get(tenant_id)
+        if tenant is None:
+            raise DecisionUnavailable  # forgotten between two awaits; the next try reads it again
+        return tenant
 
     def known_tenants(self) -> tuple[TenantAuthority, ...]:
         """Give the tenants that this worker has served, as they are remembered."""

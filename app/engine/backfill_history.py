@@ -13,6 +13,7 @@ from uuid import UUID
 import jiter
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.domain.errors import Conflict
 from app.domain.tool_call import ToolCall
 from app.engine.prepare_call import history_key
 from app.policy.model import HistoryQuery, Policy
@@ -20,6 +21,7 @@ from app.storage import history as stored
 from app.storage.database import Database
 
 PAGE_CALLS = 500
+FINISH_PAGES_MAX = 40
 OVERLAP = timedelta(seconds=10)
 """Ids are made before COMMIT: a call that was in flight during the first pass may have an id that the pass had gone by."""
 
@@ -31,11 +33,12 @@ async def backfill_history(database: Database, tenant_id: UUID, old: Policy | No
 
     Safe to repeat. Calls that are decided meanwhile are keyed by `finish_backfill`, under the chain head's lock.
     """
-    after = _first_id(now - _window(_missing(old, new)))
+    queries = _missing(old, new)
+    after = _first_id(now - _window(queries))
     overlap = _first_id(now - OVERLAP)
-    while _missing(old, new):
+    while queries:  # ends with the calls of the longest window
         async with database.transaction([tenant_id]) as connection:
-            last = await _page(connection, tenant_id, _missing(old, new), after)
+            last = await _page(connection, tenant_id, queries, after)
         if last is None:
             break
         after = last
@@ -43,11 +46,22 @@ async def backfill_history(database: Database, tenant_id: UUID, old: Policy | No
 
 
 async def finish_backfill(connection: AsyncConnection, tenant_id: UUID, old: Policy | None, new: Policy, after: UUID) -> None:
-    """Key what was decided behind `after`; the caller holds the chain head's lock, so nothing is decided meanwhile."""
+    """Key what was decided behind `after`; the caller holds the chain head's lock, so nothing is decided meanwhile.
+
+    Raises:
+        Conflict: there is more than can be done under the lock.
+    """
     queries = _missing(old, new)
     last: UUID | None = after
-    while queries and last is not None:
+    for _ in range(FINISH_PAGES_MAX if queries else 0):
+        assert last is not None
         last = await _page(connection, tenant_id, queries, last)
+        if last is None:
+            return
+    if queries:
+        raise Conflict(
+            "history_behind", "calls are decided faster than the new history query can look back; activate again at a quieter time"
+        )
 
 
 def _missing(old: Policy | None, new: Policy) -> Mapping[str, tuple[HistoryQuery, ...]]:

@@ -35,6 +35,7 @@ from app.storage.decision_batch import Head
 
 EVENT = "authority.changed"
 POLICY_EVENT = "policy.activated"
+ACTIVATION_TRIES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,25 +212,32 @@ class AuthorityWriter:
 
         Raises:
             NotFound: the tenant has no such version.
+            Conflict: other activations came in between at every try (`policy_moved`), or calls are decided faster than a new history
+                query can look back at them (`history_behind`).
         """
-        async with self._database.transaction([tenant_id]) as connection:
-            _, old = await self._active_policy(connection, tenant_id)
-            digest, new = await self._policy(connection, tenant_id, version)
-        seen = await backfill_history(self._database, tenant_id, old, new, self._clock.now())
-        async with self._database.transaction([tenant_id]) as connection:
-            head, name = await self._locked(connection, tenant_id)
-            await finish_backfill(connection, tenant_id, old, new, seen)
-            await stored.activate_policy(connection, tenant_id, version, follows_directory=actor is SYSTEM)
-            facts: dict[str, object] = {"policy_version": version, "policy_digest": digest}
-            await self._append(connection, tenant_id, name, head, actor, POLICY_EVENT, facts)
-            await stored.raise_authority_version(connection, tenant_id)
-        return digest
+        for _ in range(ACTIVATION_TRIES_MAX):
+            async with self._database.transaction([tenant_id]) as connection:
+                old_version, old = await self._active_policy(connection, tenant_id)
+                digest, new = await self._policy(connection, tenant_id, version)
+            seen = await backfill_history(self._database, tenant_id, old, new, self._clock.now())
+            async with self._database.transaction([tenant_id]) as connection:
+                head, name = await self._locked(connection, tenant_id)
+                tenant = await stored.read_tenant(connection, tenant_id)
+                if tenant is None or tenant.policy_version != old_version:
+                    continue  # what was keyed meanwhile went by another version than `old`
+                await finish_backfill(connection, tenant_id, old, new, seen)
+                await stored.activate_policy(connection, tenant_id, version, follows_directory=actor is SYSTEM)
+                facts: dict[str, object] = {"policy_version": version, "policy_digest": digest}
+                await self._append(connection, tenant_id, name, head, actor, POLICY_EVENT, facts)
+                await stored.raise_authority_version(connection, tenant_id)
+            return digest
+        raise Conflict("policy_moved", "other versions were activated meanwhile; look which one is active, and activate again")
 
-    async def _active_policy(self, connection: AsyncConnection, tenant_id: UUID) -> tuple[str, Policy] | tuple[None, None]:
+    async def _active_policy(self, connection: AsyncConnection, tenant_id: UUID) -> tuple[int | None, Policy | None]:
         tenant = await stored.read_tenant(connection, tenant_id)
         if tenant is None or tenant.policy_version is None:
             return None, None
-        return await self._policy(connection, tenant_id, tenant.policy_version)
+        return tenant.policy_version, (await self._policy(connection, tenant_id, tenant.policy_version))[1]
 
     async def _policy(self, connection: AsyncConnection, tenant_id: UUID, version: int) -> tuple[str, Policy]:
         found = await stored.read_policy_files(connection, tenant_id, version)

@@ -1,7 +1,7 @@
-"""The use case of `POST /tool-calls/check`: from a parsed call to its stored decision. All control flow of a decision is here.
+"""The use case of `POST /tool-calls/check`: from a parsed call to its stored decision.
 
-The order of the transaction is docs/transaction.md: claim → lock accounts → read → try → decide in arrival order → lock heads → write
-→ COMMIT → answer. Rules live in `guards`, SQL in `storage`; nothing is answered before COMMIT.
+A call is prepared here, queued in a lane, decided with its batch by `decide_batch` in the order of docs/transaction.md, and answered
+after COMMIT. When the authority has moved meanwhile, the batch is prepared again. Rules live in `guards`, SQL in `storage`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-import asyncpg
-
-from app.domain.errors import NotPermitted, RequestInvalid, Unauthenticated
+from app.domain.errors import DecisionUnavailable, NotPermitted, RequestInvalid, Unauthenticated
 from app.domain.scope import Entry, ScopeError, parse_scope
 from app.domain.tool_call import Principal, Role, ToolCall
 from app.encoding import canonical_digest
@@ -49,6 +47,8 @@ class ToolCallChecker:
         """
         require_role(principal, Role.AGENT)
         requested = parse_requested_scope(call)
+        # the body took its time: only a key that is known now may be paired with what is known of its tenant now
+        principal = await self._authority.authenticate(token)
         authority = self._authority.of(principal.tenant_id)
         work = Work(
             token, principal, call, requested, canonical_digest({"tool": call.tool, "arguments": dict(call.arguments)}), self._clock.now()
@@ -84,7 +84,7 @@ class ToolCallChecker:
                 if isinstance(answer, Decided):
                     self._count(answer)
             return
-        raise asyncpg.SerializationError("the authority moved at every try")
+        raise DecisionUnavailable  # the authority moved at every try
 
     def _count(self, decided: Decided) -> None:
         verdict, layers = decided.verdict, decided.verdict.layers

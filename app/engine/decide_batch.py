@@ -1,9 +1,11 @@
-"""One decision transaction, from claim to COMMIT (docs/transaction.md). The only caller is the lane; the only SQL is in
-storage/decision_batch."""
+"""One decision transaction, from claim to COMMIT (docs/transaction.md): all control flow of a decision.
+
+Its SQL is in `storage`, its rules in `guards`.
+Nothing is decided on what another call of the batch has changed since it was read or tried.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -16,6 +18,7 @@ from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Re
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
 from app.engine.clock import Clock
 from app.engine.dry_runs import TIMED_OUT, VALUE_MISSING, Transaction, dry_run_ask, dry_run_of
+from app.engine.lane import give_way
 from app.engine.ledger import Ledger, Place, loop_limit_of, loop_task
 from app.engine.prepare_call import Work, facts_wanted, needs_state
 from app.engine.record_decisions import Decided, place_answers, record, record_balances, replayed_answer
@@ -27,11 +30,10 @@ from app.guards.semantic import SemanticVerdict
 from app.storage import decision_batch as stored
 from app.storage.database import BatchConnection
 
-GIVE_WAY_EVERY = 4
 NOT_READ = FactsRead({}, TIMED_OUT)
 NOTHING_READ = FactsRead({})
 
-SlowDown = Callable[[str], None]
+SlowDown = Callable[[UUID, str], None]
 
 
 class AuthorityMoved(Exception):
@@ -49,6 +51,7 @@ class Findings:
     read: stored.Read = field(default_factory=lambda: stored.Read({}, {}, {}))
     facts: dict[int, FactsRead] = field(default_factory=dict)
     semantic: dict[int, SemanticVerdict | None] = field(default_factory=dict)  # judged before this batch decided anything
+    tried: dict[int, stored.DryRunAsk] = field(default_factory=dict)
     dry_runs: dict[int, DryRun] = field(default_factory=dict)
     facts_us: int = 0
     dry_run_us: int = 0
@@ -73,7 +76,7 @@ async def decide_batch(
         findings = await _find(database, works, ledger, slow_down)
         decided: list[Decided | CheckAnswer] = []
         for index, work in enumerate(works):
-            await _give_way(index)
+            await give_way(index)
             place = ledger.places[index]
             if place.standing == "replay":
                 assert place.known is not None
@@ -107,16 +110,10 @@ async def _rows(decided: Sequence[Decided], ledger: Ledger, clock: Clock) -> sto
     write = stored.BatchWrite()
     mark = clock.salt().hex()
     for index, each in enumerate(decided):
-        await _give_way(index)
+        await give_way(index)
         record(write, each, clock, mark)
     record_balances(write, ledger)
     return write
-
-
-async def _give_way(index: int) -> None:
-    """Let the loop run now and then: another batch may only wait to send its COMMIT, and holds its locks until it does."""
-    if index % GIVE_WAY_EVERY == GIVE_WAY_EVERY - 1:
-        await asyncio.sleep(0)
 
 
 def _claim(index: int, work: Work) -> stored.ClaimAsk:
@@ -148,13 +145,17 @@ async def _find(database: Transaction, works: Sequence[Work], ledger: Ledger, sl
     return findings
 
 
+def _tool(work: Work) -> tuple[UUID, str]:
+    return work.principal.tenant_id, work.call.tool
+
+
 async def _try_effects(database: Transaction, todo: Mapping[int, Work], ledger: Ledger, findings: Findings, slow_down: SlowDown) -> None:
     asks: list[stored.DryRunAsk] = []
     for index, work in todo.items():
         prepared = work.prepared
         if prepared is None or prepared.refused is not None or Layer.SANDBOX not in prepared.context.tool.layers:
             continue
-        await _give_way(index)
+        await give_way(index)
         facts = findings.facts.get(index, NOTHING_READ)
         semantic = judge_semantic(prepared, ledger.evidence(index, work, findings.read, facts, None, findings.facts_us, 0))
         findings.semantic[index] = semantic
@@ -166,17 +167,18 @@ async def _try_effects(database: Transaction, todo: Mapping[int, Work], ledger: 
                 asks.append(ask)
     if not asks:
         return
+    findings.tried = {ask.index: ask for ask in asks}
     started = perf_counter_ns()
     tried = dict(await stored.dry_run(database.connection, asks, database.prepared, database.tables))
-    slow = {todo[index].call.tool for index, found in tried.items() if found.get("failed") == TIMED_OUT}
-    missed = [ask for ask in asks if ask.index not in tried and todo[ask.index].call.tool not in slow]
+    slow = {_tool(todo[index]) for index, found in tried.items() if found.get("failed") == TIMED_OUT}
+    missed = [ask for ask in asks if ask.index not in tried and _tool(todo[ask.index]) not in slow]
     if missed:
         tried |= await stored.dry_run(database.connection, missed, database.prepared, database.tables)
     findings.dry_run_us = (perf_counter_ns() - started) // 1000
     for ask in asks:
         findings.dry_runs[ask.index] = dry_run_of(tried.get(ask.index))
-    for tool in slow | {todo[index].call.tool for index, found in tried.items() if found.get("failed") == TIMED_OUT}:
-        slow_down(tool)
+    for tenant_id, tool in slow | {_tool(todo[index]) for index, found in tried.items() if found.get("failed") == TIMED_OUT}:
+        slow_down(tenant_id, tool)
 
 
 async def _read(database: Transaction, todo: Mapping[int, Work], findings: Findings, slow_down: SlowDown) -> None:
@@ -203,15 +205,15 @@ async def _read(database: Transaction, todo: Mapping[int, Work], findings: Findi
         return
     findings.read = await stored.read_facts(database.connection, history, refusals, facts, database.prepared)
     found = dict(findings.read.facts)
-    slow = {todo[index].call.tool for index, each in found.items() if each.failed == TIMED_OUT}
-    missed = [ask for ask in facts if ask.index not in found and todo[ask.index].call.tool not in slow]
+    slow = {_tool(todo[index]) for index, each in found.items() if each.failed == TIMED_OUT}
+    missed = [ask for ask in facts if ask.index not in found and _tool(todo[ask.index]) not in slow]
     if missed:  # what stood behind a call that timed out; calls of its tool aren't worth another wait
         found |= (await stored.read_facts(database.connection, (), (), missed, database.prepared)).facts
     for ask in facts:
         each = found.get(ask.index)
         findings.facts[ask.index] = FactsRead(each.rows, each.failed) if each is not None else NOT_READ
-    for tool in slow | {todo[index].call.tool for index, each in found.items() if each.failed == TIMED_OUT}:
-        slow_down(tool)
+    for tenant_id, tool in slow | {_tool(todo[index]) for index, each in found.items() if each.failed == TIMED_OUT}:
+        slow_down(tenant_id, tool)
 
 
 def _decide_one(index: int, work: Work, place: Place, ledger: Ledger, findings: Findings, clock: Clock) -> Decided:
@@ -248,10 +250,15 @@ def _verdict(index: int, work: Work, place: Place, ledger: Ledger, findings: Fin
     evidence = ledger.evidence(index, work, findings.read, facts, dry_run, findings.facts_us, findings.dry_run_us)
     if prepared.refused is not None:
         return decide(prepared, evidence), evidence
-    semantic = findings.semantic.get(index) if ledger.is_untouched(work) else judge_semantic(prepared, evidence)
-    if dry_run is None and Layer.SANDBOX in prepared.context.tool.layers and (semantic is None or semantic.verdict.refused is None):
-        # what this batch decided before would now let it on, but its effects weren't tried: a later try will see it
-        evidence, semantic = replace(evidence, facts=NOT_READ), None
+    if ledger.is_untouched(work):
+        return decide(prepared, evidence, findings.semantic.get(index)), evidence
+    semantic = judge_semantic(prepared, evidence)
+    lets_on = semantic is None or semantic.verdict.refused is None
+    if Layer.SANDBOX in prepared.context.tool.layers and lets_on:
+        ask = dry_run_ask(index, prepared, semantic, work.principal.tenant)
+        if dry_run is None or (ask is not None and ask != findings.tried.get(index)):
+            # what this batch decided before lets it on now, or with other effects than were tried: a later try will see it
+            evidence, semantic = replace(evidence, facts=NOT_READ), None
     return decide(prepared, evidence, semantic), evidence
 
 

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import asyncpg
 import structlog
@@ -20,12 +21,15 @@ from app.telemetry import Metrics
 
 BATCH_MAX = 64
 QUEUE_MAX = 1_024
+"""Of one lane; a worker has MAIN_LANES and SLOW_LANES of them."""
+GIVE_WAY_EVERY = 4
 ANSWER_WITHIN_S = 1.8
 BATCH_WITHIN_S = 1.5
 TRIES_MAX = 3
 MAIN_LANES = 2
 SLOW_LANES = 2
 SLOW_FOR_S = 30.0
+SLOW_MAX = 1_024
 
 _RETRY_STATES = frozenset({"40001", "40P01", "55P03", "57014"})
 _log = structlog.get_logger(__name__)
@@ -51,8 +55,11 @@ class Lane:
     `decide` sets every call's answer, after its COMMIT.
     """
 
-    def __init__(self, name: str, connections: Sequence[BatchConnection], decide: Decide, metrics: Metrics) -> None:
+    def __init__(
+        self, name: str, connections: Sequence[BatchConnection], decide: Decide, metrics: Metrics, changed: Callable[[], None]
+    ) -> None:
         self.name = name
+        self._changed = changed
         self._connections = tuple(connections)
         self._decide = decide
         self._metrics = metrics
@@ -74,7 +81,12 @@ class Lane:
             self._metrics.unavailable("queue_full")
             raise DecisionUnavailable("too many calls are waiting; send this one again", retry_after_s=1)
         self._queue.append(waiting)
+        self._changed()
         self._arrived.set()
+
+    @property
+    def depth(self) -> int:
+        return len(self._queue)
 
     async def close(self) -> None:
         """Answer what is queued, then stop."""
@@ -93,7 +105,7 @@ class Lane:
                 await self._arrived.wait()
                 continue
             batch = self._take()
-            self._metrics.queue_depth(len(self._queue))
+            self._changed()
             await self._settle(batch, connection)
             self._metrics.batch(len(batch))
 
@@ -113,15 +125,11 @@ class Lane:
         return batch
 
     async def _settle(self, batch: Sequence[Waiting], connection: BatchConnection) -> None:
-        now = asyncio.get_running_loop().time()
-        for waiting in batch:
-            if waiting.deadline <= now:
-                self._fail(waiting, "deadline")
-        batch = [waiting for waiting in batch if not waiting.answer.done()]
-        if not batch:
-            return
         failure: Exception | None = None
         for _ in range(TRIES_MAX):
+            batch = self._living(batch)
+            if not batch:
+                return
             failure = await self._try(batch, connection)
             if not (isinstance(failure, asyncpg.PostgresError) and failure.sqlstate in _RETRY_STATES):
                 break
@@ -148,6 +156,13 @@ class Lane:
             self._metrics.unavailable(cause)
             waiting.answer.set_exception(DecisionUnavailable())
 
+    def _living(self, batch: Sequence[Waiting]) -> Sequence[Waiting]:
+        now = asyncio.get_running_loop().time()
+        for waiting in batch:
+            if waiting.deadline <= now:
+                self._fail(waiting, "deadline")
+        return [waiting for waiting in batch if not waiting.answer.done()]
+
     async def _try(self, batch: Sequence[Waiting], connection: BatchConnection) -> Exception | None:
         open_calls = [waiting for waiting in batch if not waiting.answer.done()]
         try:
@@ -158,21 +173,28 @@ class Lane:
         return None
 
 
+async def give_way(index: int) -> None:
+    """Let the loop run at every few calls: another batch may only wait to send its COMMIT, and holds its locks until it does."""
+    if index % GIVE_WAY_EVERY == GIVE_WAY_EVERY - 1:
+        await asyncio.sleep(0)
+
+
 class Lanes:
     """The main lane and the slow ones. Slow tools are remembered for a while, by name."""
 
     def __init__(self, make_connection: Callable[[], BatchConnection], decide: Decide, metrics: Metrics) -> None:
-        self._main = tuple(Lane(f"main-{n}", [make_connection()], decide, metrics) for n in range(MAIN_LANES))
-        self._slow = tuple(Lane(f"slow-{n}", [make_connection()], decide, metrics) for n in range(SLOW_LANES))
+        self._main = tuple(Lane(f"main-{n}", [make_connection()], decide, metrics, self._tell_depth) for n in range(MAIN_LANES))
+        self._slow = tuple(Lane(f"slow-{n}", [make_connection()], decide, metrics, self._tell_depth) for n in range(SLOW_LANES))
         self._metrics = metrics
-        self._slow_until: dict[str, float] = {}
+        self._slow_until: dict[tuple[UUID, str], float] = {}
 
     def start(self) -> None:
         for lane in (*self._main, *self._slow):
             lane.start()
 
-    async def ask(self, key: object, who: object, tool: str, work: object) -> object:
-        """Queue a call and wait for its answer. Calls of one `who` share a lane: they would only wait for each other's locks in two.
+    async def ask(self, key: object, who: tuple[UUID, str], tool: str, work: object) -> object:
+        """Queue a call and wait for its answer. Calls of one `who` (tenant, subject) share a lane: they would only wait for each
+        other's locks in two.
 
         Raises:
             DecisionUnavailable: no decision was made in time, or none could be recorded.
@@ -187,25 +209,30 @@ class Lanes:
             self._metrics.unavailable("deadline")
             raise DecisionUnavailable from None
 
-    def slow_down(self, tool: str) -> None:
-        """Send a tool's calls to a slow lane for a while, because one of them timed out."""
+    def slow_down(self, tenant_id: UUID, tool: str) -> None:
+        """Send a tenant's calls of a tool to a slow lane for a while, because one of them timed out."""
         self._metrics.fact_timeout(tool)
-        if tool not in self._slow_until and len(self._slow_until) >= QUEUE_MAX:
-            self._slow_until.clear()
-        self._slow_until[tool] = asyncio.get_running_loop().time() + SLOW_FOR_S
+        self._slow_until.pop((tenant_id, tool), None)
+        if len(self._slow_until) >= SLOW_MAX:
+            del self._slow_until[next(iter(self._slow_until))]  # the oldest
+        self._slow_until[tenant_id, tool] = asyncio.get_running_loop().time() + SLOW_FOR_S
+
+    def _tell_depth(self) -> None:
+        self._metrics.queue_depth(sum(lane.depth for lane in (*self._main, *self._slow)))
 
     async def close(self) -> None:
         for lane in (*self._main, *self._slow):
             await lane.close()
 
-    def _of(self, who: object, tool: str, now: float) -> Lane:
-        until = self._slow_until.get(tool)
+    def _of(self, who: tuple[UUID, str], tool: str, now: float) -> Lane:
+        place = (who[0], tool)
+        until = self._slow_until.get(place)
         if until is not None and until <= now:
-            del self._slow_until[tool]
+            del self._slow_until[place]
             until = None
         if until is None:
             return self._main[hash(who) % len(self._main)]
-        return self._slow[hash(tool) % len(self._slow)]
+        return self._slow[hash(place) % len(self._slow)]
 
 
 def _is_outage(failure: Exception) -> bool:

@@ -75,7 +75,7 @@ class Ledger:
             mine = self._statuses.get((work.principal.tenant_id, work.queried_keys[query.name]), ())
             stored = read.history.get((index, query.name), 0)
             history[query.name] = stored + sum(status in query.statuses for status in mine)
-        return Evidence(facts, history, self.balances(work), {}, dry_run, facts_us, dry_us)
+        return Evidence(facts, history, self.balances(work), dry_run, facts_us, dry_us)
 
     def is_untouched(self, work: Work) -> bool:
         """Say whether nothing that this batch has decided so far changes what the call's rules see."""

@@ -12,6 +12,7 @@ import jiter
 from app.domain.canonical import canonical, digest
 from app.domain.decision import Decision
 from app.domain.hint import FixHint, Retryable, Suggestion
+from app.domain.json_pointer import parts_of
 from app.encoding import canonical_text
 from app.engine.answer import Approval, Attempts, answer_document, finished_hint, limits_document, scope_document
 from app.engine.chain import Event, open_link
@@ -241,8 +242,9 @@ def _approval(write: BatchWrite, each: Decided, clock: Clock) -> tuple[Approval,
     prepared = work.prepared
     assert prepared is not None
     tool = prepared.context.tool
-    bound = {pointer.split("/")[1] for pointer in tool.unbound}
-    bound_digest = digest({"tool": call.tool, "arguments": {name: value for name, value in call.arguments.items() if name not in bound}})
+    left_open = {parts_of(pointer)[0] for pointer in tool.unbound}
+    kept = {name: value for name, value in call.arguments.items() if name not in left_open}
+    bound_digest = digest({"tool": call.tool, "arguments": kept})
     effects_digest = str(verdict.side_effects["digest"]) if verdict.side_effects is not None else None
     policy_digest = digest({"tool": tool.digest, "rests_on": list(verdict.rests_on), "thresholds": _thresholds(verdict)})
     binding = (bound_digest, effects_digest, policy_digest, call.state_version)

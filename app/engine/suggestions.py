@@ -10,6 +10,7 @@ from datetime import timedelta
 from app.domain.decision import Decision, Layer
 from app.domain.hint import Suggestion
 from app.engine.dry_runs import Transaction, dry_run_ask, dry_run_of
+from app.engine.lane import give_way
 from app.engine.ledger import Ledger
 from app.engine.prepare_call import Work, facts_wanted, prepare_call
 from app.engine.record_decisions import Decided
@@ -43,6 +44,7 @@ async def verify_suggestions(database: Transaction, decided: Sequence[Decided], 
     read = await stored.read_facts(database.connection, asks, (), (), database.prepared) if asks else stored.Read({}, {}, {})
     dry_runs: list[stored.DryRunAsk] = []
     for index, each in enumerate(tries):
+        await give_way(index)
         prepared = each.work.prepared
         assert prepared is not None and each.decided.evidence is not None
         each.evidence = ledger.evidence(index, each.work, read, each.decided.evidence.facts, None, 0, 0)
@@ -54,6 +56,7 @@ async def verify_suggestions(database: Transaction, decided: Sequence[Decided], 
                 dry_runs.append(ask)
     tried = await stored.dry_run(database.connection, dry_runs, database.prepared, database.tables) if dry_runs else {}
     for index, each in enumerate(tries):
+        await give_way(index)
         _settle(index, each, tried)
 
 

@@ -95,7 +95,6 @@ class Evidence:
     facts: FactsRead
     history: Mapping[str, int]
     balances: Mapping[str, Balance]  # by account
-    refusals: Mapping[str, int]  # how often each rule refused this task before
     dry_run: DryRun | None = None
     facts_us: int = 0  # how long the reads took, for the whole batch
     dry_run_us: int = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from time import perf_counter_ns
 
 from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
@@ -53,7 +52,6 @@ class Verdict:
     holds: tuple[NewHold, ...] = ()
     side_effects: Mapping[str, object] | None = None
     risk: Mapping[str, object] | None = None
-    score: Decimal | None = None
     need: Entry | None = None
     rests_on: tuple[str, ...] = ()
     cuts: tuple[Mapping[str, object], ...] = ()
@@ -102,7 +100,6 @@ def decide(prepared: Prepared, evidence: Evidence, semantic: SemanticVerdict | N
     layers = list(prepared.layers)
     side_effects: Mapping[str, object] | None = None
     risk: Mapping[str, object] | None = None
-    score: Decimal | None = None
     asked = prepared.needs_approval
     if Layer.SEMANTIC in tool.layers:
         semantic = semantic or judge_semantic(prepared, evidence)
@@ -122,20 +119,20 @@ def decide(prepared: Prepared, evidence: Evidence, semantic: SemanticVerdict | N
     if Layer.RISK in tool.layers:
         started = perf_counter_ns()
         judged = check_risk(context, bindings)
-        risk, score = judged.risk, judged.score
+        risk = judged.risk
         layers.append(_timed(judged.verdict.result, started))
         if judged.verdict.refused is not None:
             if judged.verdict.refused.decision is Decision.DENIED:
-                return _refusal(prepared, layers, judged.verdict.refused, side_effects, risk, score)
+                return _refusal(prepared, layers, judged.verdict.refused, side_effects, risk)
             asked = asked or judged.verdict.refused
     if asked is not None:
-        return _refusal(prepared, layers, asked, side_effects, risk, score)
+        return _refusal(prepared, layers, asked, side_effects, risk)
     started = perf_counter_ns()
     held = check_holds(context, bindings, prepared.accounts, evidence.balances)
     if held.verdict.result.checks:
         layers.append(_timed(held.verdict.result, started))
     if held.verdict.refused is not None:
-        return _refusal(prepared, layers, held.verdict.refused, side_effects, risk, score)
+        return _refusal(prepared, layers, held.verdict.refused, side_effects, risk)
     return Verdict(
         Decision.ACCEPTED,
         Reason.WITHIN_POLICY,
@@ -144,7 +141,6 @@ def decide(prepared: Prepared, evidence: Evidence, semantic: SemanticVerdict | N
         held.holds,
         side_effects,
         risk,
-        score,
         prepared.need,
         prepared.rests_on,
     )
@@ -156,7 +152,6 @@ def _refusal(
     refused: Refused,
     side_effects: Mapping[str, object] | None = None,
     risk: Mapping[str, object] | None = None,
-    score: Decimal | None = None,
 ) -> Verdict:
     return Verdict(
         refused.decision,
@@ -166,7 +161,6 @@ def _refusal(
         (),
         side_effects,
         risk,
-        score,
         prepared.need,
         prepared.rests_on,
         prepared.cuts,

@@ -25,7 +25,6 @@ _ONE = Decimal(1)
 class RiskVerdict:
     verdict: LayerVerdict
     risk: Mapping[str, object] | None = None
-    score: Decimal | None = None
 
 
 def check_risk(context: CallContext, bindings: Bindings) -> RiskVerdict:
@@ -55,7 +54,7 @@ def check_risk(context: CallContext, bindings: Bindings) -> RiskVerdict:
         "thresholds_for": _selector(threshold.selector),
         "factors": factors,
     }
-    return RiskVerdict(_judge(score, threshold), risk, score)
+    return RiskVerdict(_judge(score, threshold), risk)
 
 
 def strictest_threshold(context: CallContext) -> Threshold | None:

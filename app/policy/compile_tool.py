@@ -115,6 +115,8 @@ def _build(
     for pointer in document.unbound:
         if not site.has_argument(pointer):
             site.fault(("unbound",), f"`{pointer}` isn't an argument of the tool", "JSON Pointers to arguments")
+        elif pointer.count("/") != 1:
+            site.fault(("unbound",), f"`{pointer}` is a part of an argument", "whole arguments, such as `/note`")
     history = tuple(filter(None, (_history(site, name, document, schemas) for name in document.history)))
     holds = tuple(filter(None, (_hold(site, name, document, stored) for name in document.holds)))
     sandbox = compile_sandbox(site, document.sandbox, stored) if document.sandbox else None

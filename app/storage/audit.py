@@ -16,6 +16,7 @@ from app.storage.decision_batch import Head
 from app.storage.tables import AUDIT_CHECKPOINTS, AUDIT_PAYLOADS, AUDIT_ROWS, CHAIN_HEADS, DECISIONS
 
 PAGE_ROWS = 1_000
+CHECKPOINTS_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +114,10 @@ async def _payloads(
 
 
 async def read_checkpoints(connection: AsyncConnection, tenant_id: UUID) -> list[Checkpoint]:
-    """Give a tenant's signed checkpoints, oldest first."""
-    rows = await connection.execute(
-        select(AUDIT_CHECKPOINTS).where(AUDIT_CHECKPOINTS.c.tenant_id == tenant_id).order_by(AUDIT_CHECKPOINTS.c.sequence)
-    )
-    return [Checkpoint(r.checkpoint_id, r.sequence, r.hash, r.signed_at, r.kid, r.token) for r in rows.all()]
+    """Give a tenant's newest signed checkpoints, at most CHECKPOINTS_MAX, oldest first."""
+    newest = select(AUDIT_CHECKPOINTS).where(AUDIT_CHECKPOINTS.c.tenant_id == tenant_id)
+    rows = await connection.execute(newest.order_by(AUDIT_CHECKPOINTS.c.sequence.desc()).limit(CHECKPOINTS_MAX))
+    return [Checkpoint(r.checkpoint_id, r.sequence, r.hash, r.signed_at, r.kid, r.token) for r in reversed(rows.all())]
 
 
 async def newest_checkpoint(connection: AsyncConnection, tenant_id: UUID) -> Checkpoint | None:

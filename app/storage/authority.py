@@ -1,4 +1,4 @@
-"""Reads of who may do what: tenants, keys, policy versions. Written by `engine/change_authority` through the same file, and by nothing
+"""Who may do what: tenants, keys, policy versions. Written by `engine/change_authority` through the same file, and by nothing
 else."""
 
 from __future__ import annotations

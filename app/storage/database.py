@@ -33,6 +33,8 @@ ENGINE = "postgresql+asyncpg://"
 """The address is the driver's to read (`async_creator`): SQLAlchemy's dialect doesn't know libpq's options such as `sslmode`."""
 TENANTS_MAX = 256
 PREPARED_MAX = 512
+"""Of one connection; what comes after is planned at each use."""
+UNKNOWN_NAME_OR_RIGHT = "42"
 TABLES_FOR_S = 5.0
 
 _SERVER_SETTINGS = {
@@ -74,6 +76,7 @@ class Database:
             pool_size=POOL_SIZE,
             max_overflow=POOL_SIZE,
             pool_timeout=CONNECT_TIMEOUT_S,
+            hide_parameters=True,  # they hold payloads and hashes, and an error's text goes to the log
             pool_pre_ping=True,
         )
 
@@ -111,7 +114,8 @@ def is_outage(failure: DBAPIError) -> bool:
 
 
 class BatchConnection:
-    """A lane's own connection. It is opened when needed and thrown away after every failure, so none is ever reused in an unknown state.
+    """A lane's own connection, opened when needed. It is kept after a failure only if ROLLBACK answers at once, so its state is always
+    known.
 
     It keeps prepared statements (planned once instead of at every use), which is why a lane can't go through a pooler that gives each
     transaction another server connection.
@@ -132,14 +136,17 @@ class BatchConnection:
         """
         connection = await self._open()
         for sql in statements:
-            if sql in self._prepared or sql in self._unprepared or len(self._prepared) >= PREPARED_MAX:
+            if sql in self._prepared or sql in self._unprepared or len(self._prepared) + len(self._unprepared) >= PREPARED_MAX:
                 continue
             name = f"placet_{sha256(sql.encode()).hexdigest()[:24]}"
             try:
-                # one simple query is one transaction: where it fails, the role falls back with it
-                await connection.execute(f'SET ROLE "{role}"; PREPARE {name} (jsonb) AS {sql}; RESET ROLE')
-            except asyncpg.PostgresError:
-                self._unprepared.add(sql)
+                async with connection.transaction():
+                    await connection.execute(f'SET LOCAL ROLE "{role}"')
+                    # by the extended protocol, which takes one command only, whatever the author's text holds
+                    await connection.fetch(f"PREPARE {name} (jsonb) AS {sql}")
+            except asyncpg.PostgresError as failure:
+                if (failure.sqlstate or "").startswith(UNKNOWN_NAME_OR_RIGHT):
+                    self._unprepared.add(sql)
                 continue
             self._prepared[sql] = f"@{name}"
         return self._prepared

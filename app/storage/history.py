@@ -25,7 +25,7 @@ class PastCall:
 
 
 async def read_past_calls(connection: AsyncConnection, tenant_id: UUID, after: UUID, limit: int) -> list[PastCall]:
-    """Give a tenant's first attempts at calls behind `after`, in the order of their ids, which is the order of their making."""
+    """Give a tenant's decided calls behind `after`, in the order of their ids, which is the order of their making."""
     statement = (
         select(DECISIONS.c.decision_id, DECISIONS.c.tool, DECISIONS.c.decided_at, AUDIT_PAYLOADS.c.body)
         .outerjoin(

@@ -6,7 +6,6 @@ insert and read audit rows, and neither change nor delete them.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,8 +137,3 @@ async def protect_what_rollback_cannot_undo(superuser: asyncpg.Connection) -> No
     async with superuser.transaction():
         for row in rows:
             await superuser.execute(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{row['signature']} FROM PUBLIC")
-
-
-def migrate_blocking(owner_url: str, service_name: str) -> None:
-    """Do `migrate` from a program that has no event loop."""
-    asyncio.run(migrate(owner_url, service_name))

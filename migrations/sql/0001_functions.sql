@@ -25,7 +25,7 @@ BEGIN
 END
 $$;
 
--- Step 1 and 2: claims the call ids, then locks the accounts of the calls that are to be decided.
+-- Claims the call ids, then locks the accounts of the calls that are to be decided.
 -- calls: [{i, tenant, subject, session, call, digest}]; accounts: [{i, tenant, account}].
 -- Answers {authority: [[tenant, version]], claimed: [i], known: [{i, ...}], accounts: [[tenant, account, unit, held, spent]]}. A call that is in
 -- neither list came with a session of another subject. The engine sends each (tenant, session, call) once a batch.
@@ -115,7 +115,7 @@ BEGIN
 END
 $$;
 
--- Step 3: what the rules read. history: [{i, name, tenant, key, since, statuses}]; refusals: [{i, tenant, session, task, tool}];
+-- Reads what the rules see. history: [{i, name, tenant, key, since, statuses}]; refusals: [{i, tenant, session, task, tool}];
 -- queries: {name: sql, or @ and the name of a prepared statement}; facts: [{i, tenant, facts: [{name, query}], binds}], `tenant` here the name that state tables use.
 -- Answers {history: [[i, name, count]], refusals: [[i, rule, n]], facts: [{i, rows: {name: row|null}} | {i, failed: sqlstate}]}. Each call's facts are read
 -- in a subtransaction as a SELECT-only role, read-only. After a time-out the function stops: the calls that it lists no more were not read.
@@ -195,7 +195,7 @@ LANGUAGE sql STABLE AS $$
     WHERE c.relkind IN ('r', 'p') AND n.nspname NOT IN ('placet', 'pg_catalog', 'information_schema', 'pg_toast') AND c.relpersistence <> 't'
 $$;
 
--- Step 4: tries each call's effects in a subtransaction that is always rolled back. plans: {name: [sql or @prepared]};
+-- Tries each call's effects in a subtransaction that is always rolled back. plans: {name: [sql or @prepared]};
 -- calls: [{i, tenant, plan, binds: [..]}]; tables and names: what counted_tables() gave.
 -- Answers [{i, rows: [[[old, new], ..] a statement], counts: {table: [inserted, updated, deleted]}} | {i, failed: sqlstate, constraint, table, column}].
 -- Counts are of every user table, cascades and triggers included. After a time-out the function stops, as read_facts does.
@@ -268,7 +268,7 @@ BEGIN
 END
 $$;
 
--- Step 5: the one write. rows: {decisions, claims, call_keys, refusals, accounts, holds, approvals, void, audit}, lists of objects. `decisions` and
+-- The one write. rows: {decisions, claims, call_keys, refusals, accounts, holds, approvals, void, audit}, lists of objects. `decisions` and
 -- `audit` have a row each for every new decision, in the order of the arrays beside them, which is by tenant; a decision names its place, n.
 -- Last of all the chain heads are locked, one after the other, each tenant's authority is compared with the version that was decided under
 -- (SQLSTATE PL002 where it moved), and the rows are chained: an audit row's text is before || previous hash || between || sequence || after.

@@ -10,7 +10,7 @@ import pytest
 
 from app.domain.errors import NotPermitted, Unauthenticated
 from app.domain.tool_call import Role
-from app.engine import authority
+from app.engine import authority, change_authority
 from app.engine.authority import PLATFORM_TENANT, hash_of, tenant_of, token_of
 from app.engine.change_authority import SYSTEM, KeySpec
 from tests.engine.shop import SHOP_FILES, Shop, SteppedClock, activate, changed, refund, search_order, working
@@ -83,3 +83,27 @@ async def test_an_unrelated_tenants_change_moves_nothing(shop: Shop) -> None:
         await worker.writer.revoke_key(SYSTEM, shop.globex.tenant_id, shop.globex.key_ids["agent"])
         await worker.check(shop.acme.tokens["agent"], search_order("c2"))
         assert worker.authority.of(shop.acme.tenant_id) is before
+
+
+async def test_an_activation_that_another_overtakes_looks_back_again(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S6.3: which past calls a version has to key depends on the version before it, so that one is asked for again."""
+    seen: list[object] = []
+    real = change_authority.backfill_history
+    async with working(shop.url) as worker:
+        first, _ = await worker.writer.store_policy(
+            SYSTEM, shop.acme.tenant_id, changed(SHOP_FILES, "bundle.yaml", ("name: shop", "name: one"))
+        )
+        second, _ = await worker.writer.store_policy(
+            SYSTEM, shop.acme.tenant_id, changed(SHOP_FILES, "bundle.yaml", ("name: shop", "name: two"))
+        )
+
+        async def overtaken(*arguments: object) -> object:
+            seen.append(arguments[2])
+            if len(seen) == 1:
+                await worker.writer.activate_policy(SYSTEM, shop.acme.tenant_id, first)
+            return await real(*arguments)  # type: ignore[arg-type]  # passed on as they came
+
+        monkeypatch.setattr(change_authority, "backfill_history", overtaken)
+        await worker.writer.activate_policy(SYSTEM, shop.acme.tenant_id, second)
+    assert len(seen) == 3, "the one that was overtaken looked back twice, the other once"
+    assert await shop.value("SELECT active_policy_version FROM placet.tenants WHERE tenant_id = $1", shop.acme.tenant_id) == second

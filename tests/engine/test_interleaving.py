@@ -330,3 +330,15 @@ async def test_a_table_that_someone_locks_makes_the_fact_unavailable(shop: Shop,
         assert (waiting["reason"], read["decision"]) == ("fact_unavailable", "accepted")
         assert (await worker.check(token, refund("c1")))["decision"] == "accepted"
     await holds_agree(shop)
+
+
+async def test_a_key_revoked_while_the_body_comes_decides_nothing(shop: Shop) -> None:
+    """S12.1: the key is known again when the call is there, so an old principal never meets a newer authority of its tenant."""
+    token = shop.acme.tokens["agent"]
+    async with working(shop.url) as worker:
+        principal = await worker.authority.authenticate(token)  # as the route does before it reads the body
+        await worker.writer.revoke_key(SYSTEM, shop.acme.tenant_id, principal.key_id)
+        await worker.authority.refresh([shop.acme.tenant_id])  # another call of the tenant has learned of the change
+        with pytest.raises(Unauthenticated):
+            await worker.checker.check(token, principal, refund("c1"))
+    assert await decisions_of(shop) == []

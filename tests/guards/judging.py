@@ -72,7 +72,7 @@ def evidence_for(
     balances |= {each.account: budget for each in prepared.accounts.budgets}
     rows: Mapping[str, Any] = {} if failed else {"order": order, "customer": customer}
     counts = {query.name: history for query in prepared.context.tool.history}
-    return Evidence(FactsRead(rows, failed), counts, balances, {}, dry_run)
+    return Evidence(FactsRead(rows, failed), counts, balances, dry_run)
 
 
 def ran(before: int = 0, after: int = 2000, counts: Mapping[str, tuple[int, int, int]] | None = None, **order: object) -> DryRun:

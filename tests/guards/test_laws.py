@@ -85,7 +85,7 @@ def said(verdict: Verdict) -> tuple[Any, ...]:
         (layer.name, layer.outcome, frozenset((check.name, check.outcome, check.reason) for check in layer.checks))
         for layer in verdict.layers
     ]
-    return (verdict.decision, verdict.reason, layers, verdict.holds, verdict.score)
+    return (verdict.decision, verdict.reason, layers, verdict.holds, verdict.risk and verdict.risk["score"])
 
 
 @FEW
@@ -128,7 +128,7 @@ def test_the_order_and_duplicates_of_grants_do_not_matter(call: Mapping[str, Any
 def test_the_order_and_duplicates_of_rules_do_not_matter(call: Mapping[str, Any], order: tuple[int, ...]) -> None:
     """The decision and the set of checks; which refusal is named first is the author's order."""
     first, second = judge(**call), judge(with_refund(rules=tuple(RULES[index] for index in order)), **call)
-    assert (first.decision, first.holds, first.score) == (second.decision, second.holds, second.score)
+    assert (first.decision, first.holds, first.risk) == (second.decision, second.holds, second.risk)
     if len(order) == len(RULES):
         assert said(first)[2] == said(second)[2]
 
@@ -294,7 +294,8 @@ def test_what_the_agent_sends_chooses_no_limit() -> None:
 def test_a_complaint_history_lowers_the_score_and_never_below_zero() -> None:
     """S3.7: contributions are summed, the sum is clipped."""
     found = judge(arguments=amount("0.01"), evidence={"customer": {**CUSTOMER, "complaints": 9}})
-    assert (found.score, found.decision) == (Decimal("0.0000"), Decision.ACCEPTED)
+    assert found.risk is not None
+    assert (found.risk["score"], found.decision) == (0, Decision.ACCEPTED)
 
 
 def test_accounts_are_named_from_the_call_alone() -> None:

@@ -206,7 +206,8 @@ def test_within_policy() -> None:
     assert (found.decision, found.reason, found.refused) == (Decision.ACCEPTED, "within_policy", None)
     assert [layer.name.value for layer in found.layers] == ["static", "scope", "semantic", "sandbox", "risk", "holds"]
     assert (found.holds[0].account, found.holds[0].quantity.minor) == ("resource:order:A-1001", 2000)
-    assert found.score == Decimal("0.1108")
+    assert found.risk is not None
+    assert found.risk["score"] == Decimal("0.1108")
 
 
 @pytest.mark.parametrize(
