@@ -123,7 +123,7 @@ def test_every_operation_has_a_name_and_its_failures_are_problems() -> None:
                 assert list(said["content"]) == [PROBLEM], (method, path, status)
             assert said["description"]
     check = DOCUMENT["paths"]["/tool-calls/check"]["post"]
-    assert set(check["responses"]) == {"200", "400", "401", "403", "413", "415", "422", "503", "default"}
+    assert set(check["responses"]) == {"200", "400", "401", "403", "408", "413", "415", "422", "503", "default"}
     assert "Retry-After" in check["responses"]["503"]["headers"]
 
 

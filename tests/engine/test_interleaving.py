@@ -12,7 +12,7 @@ from app.domain.errors import DecisionUnavailable, Unauthenticated
 from app.engine import lane
 from app.engine.change_authority import SYSTEM
 from tests.engine.conftest import STEPS, At, Gates, as_far_as_it_gets
-from tests.engine.shop import SHOP_FILES, Shop, Worker, activate, changed, document, holds_agree, refund, search_order
+from tests.engine.shop import SHOP_FILES, Shop, Worker, activate, changed, document, holds_agree, refund, search_order, working
 
 WHILE_THE_HEAD_IS_LOCKED = ("commit",)
 
