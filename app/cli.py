@@ -31,9 +31,11 @@ def main() -> None:
         for line in str(error).splitlines():
             complain(f"placet: {line}")
         sys.exit(2)
-    except PlacetError as error:
+    except (PlacetError, OSError) as error:  # a folder that can't be read or made says which it is
         complain(f"placet: {error}")
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 @program.command()

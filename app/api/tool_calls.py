@@ -29,6 +29,7 @@ from app.engine.stored_answer import CheckAnswer
 ROUTE = "/tool-calls/check"
 DECIDE_WITHIN_S = 1.9
 FORMATS = ("generic",)
+QUERY_FIELDS_MAX = 16
 _JSON = (b"content-type", b"application/json")
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -123,7 +124,11 @@ def _check_query(query: bytes) -> None:
     """
     if not query:
         return
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=16):
+    try:
+        fields = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError:
+        raise RequestInvalid((("/query", "this route has the parameter `format` only"),)) from None
+    for name, value in fields:
         if name != "format":
             raise RequestInvalid((("/query", "this route has the parameter `format` only"),))
         if value not in FORMATS:

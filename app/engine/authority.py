@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from app.domain.errors import DecisionUnavailable, Unauthenticated
 from app.domain.tool_call import Principal
 from app.engine.clock import Clock
-from app.policy.compile import compile_bundle
+from app.engine.compiling import compiled
 from app.policy.model import Policy
 from app.storage import authority as stored
 from app.storage.database import Database
@@ -87,6 +87,7 @@ class Authority:
         self._policies: OrderedDict[str, Policy] = OrderedDict()
         self._asking: dict[bytes, asyncio.Lock] = {}
         self._turn = asyncio.Semaphore(ASKING_MAX)
+        self._compiling = asyncio.Lock()
 
     async def authenticate(self, token: str, *, fresh: bool = False) -> Principal:
         """Give the principal of a key. `fresh` asks the database whatever is remembered.
@@ -126,7 +127,7 @@ class Authority:
                 self._keys.pop(hashed, None)
                 raise Unauthenticated("no such key, or it was revoked or has expired; ask an operator for another")
             files = await self._files_unless_compiled(connection, row)
-        self._learn(row, files)
+        await self._learn(row, files)
         principal = Principal(tenant_id, row.name, key.key_id, key.subject, key.owner, frozenset(key.roles), frozenset(key.segments))
         _remember(self._keys, hashed, _KnownKey(principal, row.authority_version, key.expires_at), KEYS_MAX)
         return principal
@@ -151,7 +152,7 @@ class Authority:
                     self._tenants.pop(tenant_id, None)
                     continue
                 files = await self._files_unless_compiled(connection, row)
-            self._learn(row, files)
+            await self._learn(row, files)
 
     async def _files_unless_compiled(self, connection: AsyncConnection, row: stored.TenantRow) -> str | None:
         if row.policy_version is None or row.policy_digest in self._policies:
@@ -159,14 +160,17 @@ class Authority:
         found = await stored.read_policy_files(connection, row.tenant_id, row.policy_version)
         return found[1] if found is not None else None
 
-    def _learn(self, row: stored.TenantRow, files: str | None) -> None:
-        if (
-            files is not None and row.policy_digest is not None and row.policy_digest not in self._policies
-        ):  # another request may have been first
-            _remember(self._policies, row.policy_digest, compile_bundle(json.loads(files)), POLICIES_MAX)
+    async def _learn(self, row: stored.TenantRow, files: str | None) -> None:
+        if files is not None and row.policy_digest is not None:
+            async with self._compiling:
+                if row.policy_digest not in self._policies:  # another request may have been first
+                    _remember(self._policies, row.policy_digest, await compiled(json.loads(files)), POLICIES_MAX)
         policy = self._policies.get(row.policy_digest) if row.policy_digest is not None else None
         if policy is None and row.policy_version is not None:
             raise DecisionUnavailable  # forgotten between two awaits; the next try reads it again
+        before = self._tenants.get(row.tenant_id)
+        if before is not None and before.version > row.authority_version:
+            return  # learned by another request while this one compiled
         learned = TenantAuthority(row.tenant_id, row.name, row.authority_version, row.policy_version, policy)
         _remember(self._tenants, row.tenant_id, learned, TENANTS_MAX)
 

@@ -25,7 +25,7 @@ from app.engine.authority import PLATFORM_TENANT, hash_of, token_of
 from app.engine.backfill_history import backfill_history, finish_backfill
 from app.engine.chain import Event, link
 from app.engine.clock import Clock
-from app.policy.compile import compile_bundle
+from app.engine.compiling import compiled
 from app.policy.model import Policy
 from app.storage import audit
 from app.storage import authority as stored
@@ -104,7 +104,7 @@ class AuthorityWriter:
             PolicyInvalid: the bundle is broken; no tenant was made.
         """
         made = tenant_id if tenant_id is not None else self._clock.new_id()
-        policy = compile_bundle(files) if files is not None else None
+        policy = await compiled(files) if files is not None else None
         now = self._clock.now()
         try:
             async with self._database.transaction([made]) as connection:
@@ -198,7 +198,7 @@ class AuthorityWriter:
             PolicyInvalid: the bundle is broken; it was refused whole and the active version stays.
             NotFound: there is no such tenant.
         """
-        policy = compile_bundle(files)
+        policy = await compiled(files)
         async with self._database.transaction([tenant_id]) as connection:
             head, name = await self._locked(connection, tenant_id)
             text = canonical(dict(files))
@@ -243,7 +243,7 @@ class AuthorityWriter:
         found = await stored.read_policy_files(connection, tenant_id, version)
         if found is None:
             raise NotFound(f"there is no policy version {version}")
-        return found[0], compile_bundle(json.loads(found[1]))
+        return found[0], await compiled(json.loads(found[1]))
 
     async def _store_key(self, actor: Actor, tenant_id: UUID, spec: KeySpec, token: str, *, bootstrap: bool) -> MadeKey:
         now = self._clock.now()

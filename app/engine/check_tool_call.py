@@ -75,7 +75,11 @@ class ToolCallChecker:
             try:
                 answers = await decide_batch(connection, works, self._clock, self.lanes.slow_down)  # type: ignore[arg-type]  # asserted above
             except AuthorityMoved as moved:
-                await self._prepare_again(open_calls, moved.tenants)
+                stayed = [each for each in open_calls if _tenant_of(each) not in moved.tenants]
+                if stayed:  # one tenant's changes are not another's wait
+                    await self._decide(connection, stayed)
+                batch = [each for each in open_calls if _tenant_of(each) in moved.tenants]
+                await self._prepare_again(batch, moved.tenants)
                 continue
             for waiting, answer in zip(open_calls, answers, strict=True):
                 if not waiting.answer.done():
@@ -110,6 +114,11 @@ class ToolCallChecker:
                 continue
             work.now = self._clock.now()
             self._prepare(work, self._authority.of(work.principal.tenant_id))
+
+
+def _tenant_of(waiting: Waiting) -> UUID:
+    assert isinstance(waiting.work, Work)
+    return waiting.work.principal.tenant_id
 
 
 def require_role(principal: Principal, *roles: Role) -> None:

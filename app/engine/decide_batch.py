@@ -13,6 +13,7 @@ from time import perf_counter_ns
 from uuid import UUID
 
 import asyncpg
+import structlog
 
 from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
@@ -32,6 +33,8 @@ from app.storage.database import BatchConnection
 
 NOT_READ = FactsRead({}, TIMED_OUT)
 NOTHING_READ = FactsRead({})
+
+_log = structlog.get_logger(__name__)
 
 SlowDown = Callable[[UUID, str], None]
 
@@ -209,6 +212,9 @@ async def _read(database: Transaction, todo: Mapping[int, Work], findings: Findi
     missed = [ask for ask in facts if ask.index not in found and _tool(todo[ask.index]) not in slow]
     if missed:  # what stood behind a call that timed out; calls of its tool aren't worth another wait
         found |= (await stored.read_facts(database.connection, (), (), missed, database.prepared)).facts
+    for index, failed in ((index, each.failed) for index, each in found.items()):
+        if failed is not None and failed != TIMED_OUT:  # the author's to mend: no retry will
+            _log.warning("fact_failed", tool=todo[index].call.tool, tenant=todo[index].principal.tenant, sqlstate=failed)
     for ask in facts:
         each = found.get(ask.index)
         findings.facts[ask.index] = FactsRead(each.rows, each.failed) if each is not None else NOT_READ

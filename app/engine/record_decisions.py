@@ -247,7 +247,7 @@ def _approval(write: BatchWrite, each: Decided, clock: Clock) -> tuple[Approval,
     bound_digest = digest({"tool": call.tool, "arguments": kept})
     effects_digest = str(verdict.side_effects["digest"]) if verdict.side_effects is not None else None
     policy_digest = digest({"tool": tool.digest, "rests_on": list(verdict.rests_on), "thresholds": _thresholds(verdict)})
-    binding = (bound_digest, effects_digest, policy_digest, call.state_version)
+    binding = (bound_digest, effects_digest, policy_digest, call.state_version, call.task_id, call.on_behalf_of_id, call.segment)
     pending = each.place.known.approval if each.place.known is not None else None
     if pending is not None:
         if pending.expires_at > work.now and binding == _binding(pending):
@@ -268,6 +268,8 @@ def _approval(write: BatchWrite, each: Decided, clock: Clock) -> tuple[Approval,
             "requested_by_owner": work.principal.owner,
             "session_id": call.session_id,
             "task_id": call.task_id,
+            "on_behalf_of_id": call.on_behalf_of_id,
+            "segment": call.segment,
             "call_id": call.call_id,
             "tool": call.tool,
             "scope": canonical(scope_document(verdict.need)),
@@ -298,8 +300,16 @@ def _approval_left(write: BatchWrite, each: Decided) -> UUID | None:
     return None
 
 
-def _binding(pending: PendingApproval) -> tuple[str, str | None, str, int | None]:
-    return (pending.bound_digest, pending.effects_digest, pending.policy_digest, pending.state_version)
+def _binding(pending: PendingApproval) -> tuple[object, ...]:
+    return (
+        pending.bound_digest,
+        pending.effects_digest,
+        pending.policy_digest,
+        pending.state_version,
+        pending.task_id,
+        pending.on_behalf_of_id,
+        pending.segment,
+    )
 
 
 def _thresholds(verdict: Verdict) -> dict[str, object]:

@@ -34,10 +34,13 @@ class CallContext:
 
     @property
     def possible_segments(self) -> tuple[str | None, ...]:
-        """The segments to judge by: the one named, or, when none was that the key may name, all that it may (the strictest counts)."""
+        """The segments to judge by: the one named, or, when none was that the key may name, all that it may; the strictest counts.
+
+        A key that lists none may belong to any that the policy knows.
+        """
         if self.segment is not None:
             return (self.segment,)
-        return tuple(sorted(self.principal.segments)) or (None,)
+        return tuple(sorted(self.principal.segments)) or (None, *self.policy.segments)
 
 
 def base_values(context: CallContext, reading: ArgumentReading) -> dict[str, object]:

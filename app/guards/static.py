@@ -15,6 +15,9 @@ from app.policy.arguments import InexactAmount
 from app.policy.expressions import Bindings
 from app.policy.violations import Violation
 
+MESSAGES_MAX = 5
+"""Of the faults of one call, how many the hint's sentence names."""
+
 
 @dataclass(frozen=True, slots=True)
 class StaticVerdict:
@@ -90,11 +93,12 @@ def _step(exponent: int) -> object:
 
 
 def _refuse(checks: list[Check]) -> LayerVerdict:
-    first = next(check for check in checks if check.outcome is Outcome.DENIED)
+    denied = [check for check in checks if check.outcome is Outcome.DENIED]
+    first = denied[0]
     hint = FixHint(
         DenialClass.STRUCTURAL,
         Retryable.AFTER_CHANGE,
-        first.message or "the arguments break the tool's schema",
+        "; ".join(check.message for check in denied[:MESSAGES_MAX] if check.message) or "the arguments break the tool's schema",
         NextAction(NextActionKind.CALL_AGAIN),
         field=first.field,
         actual=first.actual,

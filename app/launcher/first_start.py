@@ -177,6 +177,11 @@ def _own_urls(settings: Settings) -> _Urls:
             "owner and DATABASE_URL to another role (it is made if it is missing), or PLACET_SINGLE_ROLE=true if one role is meant"
         )
     owner = _parse("PLACET_MIGRATION_URL", settings.database.migration_url) if settings.database.migration_url is not None else service
+    if owner.username == service.username and not settings.database.single_role:
+        raise DatabaseUnsuitable(
+            "DATABASE_URL and PLACET_MIGRATION_URL name the same role, which could change audit rows; name another role in DATABASE_URL "
+            "(it is made if it is missing), or set PLACET_SINGLE_ROLE=true if one role is meant"
+        )
     return _Urls(owner, service)
 
 
@@ -298,7 +303,7 @@ async def _make_demo_tenant(writer: AuthorityWriter, settings: Settings) -> list
     return [
         *lines,
         "",
-        "Try a refund that is a hundred times too large (then 20.00):",
+        "Try a refund that is a hundred times too large (then 20.00 with another call_id):",
         f"  curl -s http://{host}:{port}/tool-calls/check -H 'content-type: application/json' \\",
         f"    -H 'authorization: Bearer {tokens[Role.AGENT]}' \\",
         f"    -d '{body}'",

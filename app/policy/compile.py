@@ -14,7 +14,7 @@ from app.domain.errors import PolicyFault, PolicyInvalid
 from app.policy.compile_authority import compile_approvals, compile_budgets, compile_grants, compile_loop_limits, compile_thresholds
 from app.policy.compile_tool import compile_tool
 from app.policy.document import BundleDocument, ToolDocument
-from app.policy.model import HistoryQuery, Policy, Tool
+from app.policy.model import Grant, HistoryQuery, Policy, Tool
 from app.policy.reading import Bundle, Faults, Source, load_directory, read_bundle
 from app.policy.shape import read_shape
 
@@ -63,6 +63,8 @@ def _compile(files: Mapping[str, str], faults: Faults) -> Policy | None:
     approvals = compile_approvals(rest, document, names, faults)
     loop_limits = compile_loop_limits(rest, document, names, faults)
     _check_gates(rest, document, tools, faults)
+    if len(tools) == len(documents):
+        _check_actions(rest, grants, tools, faults)
     try:
         own = digest({"tools": {tool.tool: source.document for source, tool in documents}, "rest": rest.document})
     except CanonicalError as error:
@@ -122,6 +124,16 @@ def _check_gates(rest: Source, document: BundleDocument, tools: Sequence[Tool], 
     if (asks or document.thresholds) and not any(_is_for_all(each.for_) for each in document.approvals or ()):
         message = "calls can need a person, but no approval rule is for all calls"
         faults.at(rest, ("approvals",), message, "an entry of `approvals` with `for: {}`")
+
+
+def _check_actions(rest: Source, grants: Sequence[Grant], tools: Sequence[Tool], faults: Faults) -> None:
+    """A misspelt action grants nothing, and forbids nothing."""
+    known = {tool.need.action for tool in tools}
+    for index, grant in enumerate(grants):
+        for entry in grant.scope:
+            if entry.action not in known:
+                message = f"no tool needs the action `{entry.action}`"
+                faults.at(rest, ("grants", index, "scope"), message, f"one of {', '.join(sorted(known))}")
 
 
 def _is_for_all(selector: object) -> bool:

@@ -117,6 +117,12 @@ def _build(
             site.fault(("unbound",), f"`{pointer}` isn't an argument of the tool", "JSON Pointers to arguments")
         elif pointer.count("/") != 1:
             site.fault(("unbound",), f"`{pointer}` is a part of an argument", "whole arguments, such as `/note`")
+        elif pointer in document.money or re.search(
+            rf"args\.{re.escape(pointer[1:])}\b", str((document.scope, document.holds, document.facts, document.sandbox))
+        ):
+            site.fault(
+                ("unbound",), f"`{pointer}` decides what the call does, so an approval has to cover it", "arguments that nothing rests on"
+            )
     history = tuple(filter(None, (_history(site, name, document, schemas) for name in document.history)))
     holds = tuple(filter(None, (_hold(site, name, document, stored) for name in document.holds)))
     sandbox = compile_sandbox(site, document.sandbox, stored) if document.sandbox else None

@@ -247,3 +247,11 @@ class Policy:
     approvals: tuple[ApprovalRule, ...]
     loop_limits: tuple[LoopLimit, ...]
     history_keys: Mapping[str, tuple[HistoryQuery, ...]]  # tool -> the queries, of any tool, that count its calls
+    segments: tuple[str, ...] = field(init=False)  # every segment that something in the policy names
+
+    def __post_init__(self) -> None:
+        selectors = [each.selector for each in self.thresholds] + [each.selector for each in self.budgets]
+        selectors += [each.selector for each in self.approvals] + [each.selector for each in self.loop_limits]
+        named = {selector.segment for selector in selectors if selector.segment is not None}
+        named |= {segment for grant in self.grants for segment in grant.segments}
+        object.__setattr__(self, "segments", tuple(sorted(named)))

@@ -55,14 +55,13 @@ class Violation:
 
 def found_by_schema(checked: CheckedSchema, arguments: Mapping[str, object], most: int) -> tuple[Violation, ...]:
     """List what the validator finds, in its order, at most `most`."""
-    found: list[Violation] = []
+    found: dict[tuple[str, str, str], Violation] = {}
     for error in checked.validator.iter_errors(arguments):
         for violation in _violations(checked.document, arguments, error):
-            if violation not in found:
-                found.append(violation)
-        if len(found) >= most:
-            break
-    return tuple(found[:most])
+            found.setdefault((violation.pointer, violation.rule, violation.message), violation)
+            if len(found) >= most:  # also inside one error: it may name thousands of properties
+                return tuple(found.values())
+    return tuple(found.values())
 
 
 def _violations(document: Mapping[str, object], arguments: object, error: jsonschema_rs.ValidationError) -> Iterator[Violation]:

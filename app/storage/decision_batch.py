@@ -51,6 +51,9 @@ class PendingApproval:
     effects_digest: str | None
     policy_digest: str
     state_version: int | None
+    task_id: str | None
+    on_behalf_of_id: str | None
+    segment: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,9 @@ def _pending(found: Mapping[str, Any] | None) -> PendingApproval | None:
         found["effects_digest"],
         found["policy_digest"],
         found["state_version"],
+        found["task_id"],
+        found["on_behalf_of_id"],
+        found["segment"],
     )
 
 

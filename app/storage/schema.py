@@ -132,7 +132,8 @@ async def protect_what_rollback_cannot_undo(superuser: asyncpg.Connection) -> No
     rows = await superuser.fetch(
         "SELECT oid::regprocedure::text AS signature FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace AND"
         " (proname LIKE 'pg_advisory_lock%' OR proname LIKE 'pg_try_advisory_lock%' OR proname = 'pg_notify' OR proname LIKE 'lo\\_%'"
-        " OR proname = 'pg_logical_emit_message')"
+        " OR proname = 'pg_logical_emit_message' OR proname = 'ts_stat' OR (proname = 'ts_rewrite' AND pronargs = 2)"
+        " OR proname LIKE '%\\_to\\_xml%')"
     )
     async with superuser.transaction():
         for row in rows:

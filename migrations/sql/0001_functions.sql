@@ -73,7 +73,7 @@ BEGIN
             'decision_id', k.decision_id, 'sequence', d.sequence, 'hash', r.hash, 'payload', p.body,
             'approval', CASE WHEN a.status = 'pending' THEN jsonb_build_object('approval_id', a.approval_id, 'expires_at', a.expires_at,
                 'bound_digest', a.bound_digest, 'effects_digest', a.effects_digest, 'policy_digest', a.policy_digest,
-                'state_version', a.state_version) END))
+                'state_version', a.state_version, 'task_id', a.task_id, 'on_behalf_of_id', a.on_behalf_of_id, 'segment', a.segment) END))
         INTO known
         FROM jsonb_to_recordset(coalesce(known, '[]')) AS k(i int, tenant_id uuid, call_digest text, attempt bigint, settled boolean,
             decision_id uuid, approval_id uuid)
@@ -155,6 +155,7 @@ BEGIN
                     fact_rows := '{}';
                     FOR fact IN SELECT value FROM jsonb_array_elements(wanted -> 'facts') LOOP
                         fact_row := NULL;
+                        PERFORM set_config('role', facts_role, true);  -- again, whatever the fact before it did
                         query := queries ->> (fact ->> 'query');
                         IF left(query, 1) = '@' THEN
                             EXECUTE format('EXECUTE %I(%L)', substr(query, 2), wanted -> 'binds' -> (fact ->> 'name')) INTO fact_row;
@@ -162,6 +163,9 @@ BEGIN
                             EXECUTE query INTO fact_row USING wanted -> 'binds' -> (fact ->> 'name');
                         END IF;
                         GET DIAGNOSTICS number_of_rows = ROW_COUNT;
+                        IF current_user <> facts_role OR current_setting('app.tenant') <> wanted ->> 'tenant' THEN
+                            RAISE EXCEPTION 'placet: a fact left its role or tenant' USING ERRCODE = 'insufficient_privilege';
+                        END IF;
                         IF number_of_rows > 1 THEN
                             RAISE EXCEPTION 'placet: a fact has one row' USING ERRCODE = 'cardinality_violation';
                         END IF;
@@ -231,11 +235,15 @@ BEGIN
             all_touched := '[]';
             statements := plans -> (wanted ->> 'plan');
             FOR n IN 0 .. jsonb_array_length(statements) - 1 LOOP
+                PERFORM set_config('role', sandbox_role, true);
                 query := statements ->> n;
                 IF left(query, 1) = '@' THEN
                     EXECUTE format('EXECUTE %I(%L)', substr(query, 2), wanted -> 'binds' -> n) INTO touched;
                 ELSE
                     EXECUTE query INTO touched USING wanted -> 'binds' -> n;
+                END IF;
+                IF current_user <> sandbox_role OR current_setting('app.tenant') <> wanted ->> 'tenant' THEN
+                    RAISE EXCEPTION 'placet: an effect left its role or tenant' USING ERRCODE = 'insufficient_privilege';
                 END IF;
                 all_touched := all_touched || jsonb_build_array(touched);
             END LOOP;
@@ -323,10 +331,11 @@ BEGIN
     END IF;
     IF rows ? 'approvals' THEN
         INSERT INTO placet.approvals (tenant_id, approval_id, kind, status, decision_id, requested_by, requested_by_owner, session_id, task_id,
-            call_id, tool, scope, bound_digest, effects_digest, policy_digest, state_version, review, seen_digest, quorum_required,
+            on_behalf_of_id, segment, call_id, tool, scope, bound_digest, effects_digest, policy_digest, state_version, review, seen_digest, quorum_required,
             quorum_roles, on_expiry, created_at, expires_at)
         SELECT * FROM jsonb_to_recordset(rows -> 'approvals') AS p(tenant_id uuid, approval_id uuid, kind text, status text, decision_id uuid,
-            requested_by text, requested_by_owner text, session_id text, task_id text, call_id text, tool text, scope text, bound_digest text,
+            requested_by text, requested_by_owner text, session_id text, task_id text, on_behalf_of_id text, segment text, call_id text, tool text, scope text,
+            bound_digest text,
             effects_digest text, policy_digest text, state_version bigint, review text, seen_digest text, quorum_required int,
             quorum_roles text[], on_expiry text, created_at timestamptz, expires_at timestamptz);
     END IF;

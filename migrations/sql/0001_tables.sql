@@ -144,6 +144,8 @@ CREATE TABLE placet.approvals (
     requested_by_owner text NOT NULL,
     session_id text NOT NULL,
     task_id text,
+    on_behalf_of_id text,
+    segment text,
     call_id text NOT NULL,
     tool text NOT NULL,
     scope text NOT NULL,

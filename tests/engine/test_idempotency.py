@@ -261,3 +261,16 @@ async def test_an_approval_id_that_is_not_the_calls_own_is_refused_and_spends_no
         again = await worker.check(token, refund("c2", ASKS_A_PERSON, approval_id=first["approval"]["approval_id"]))
     assert again["approval"] == first["approval"]
     assert await approvals(shop) == {first["approval"]["approval_id"]: "pending"}
+
+
+@pytest.mark.parametrize("change", [{"task_id": "t2"}, {"segment": "trusted_buyer"}])
+async def test_another_task_or_segment_gets_another_approval(shop: Shop, change: dict[str, str]) -> None:
+    """S7.1: an approval is bound to the task and the end user that it was asked for."""
+    token = shop.acme.tokens["agent"]
+    async with working(shop.url) as worker:
+        first = await worker.check(token, refund("c1", ASKS_A_PERSON, task_id="t1"))
+        second = await worker.check(token, refund("c1", ASKS_A_PERSON, **{"task_id": "t1", **change}))
+    assert first["decision"] == "needs_user"
+    found = await approvals(shop)
+    assert found[first["approval"]["approval_id"]] == "void"
+    assert second.get("approval", {}).get("approval_id") != first["approval"]["approval_id"]

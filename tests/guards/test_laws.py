@@ -300,3 +300,13 @@ def test_a_complaint_history_lowers_the_score_and_never_below_zero() -> None:
 
 def test_accounts_are_named_from_the_call_alone() -> None:
     assert prepared_call().accounts.resources == {"order": "resource:order:A-1001"}
+
+
+def test_a_key_without_segments_may_belong_to_any_that_the_policy_names() -> None:
+    """S3.7: naming none, or one that the key doesn't list, never escapes what is meant for a segment."""
+    blocked = Grant("no_blocked", False, False, frozenset(), frozenset(), frozenset({"blocked"}), POLICY.grants[0].scope)
+    policy = replace(POLICY, grants=(*POLICY.grants, blocked))
+    for segment in (None, "blocked"):
+        found = judge(policy, principal=replace(AGENT, segments=frozenset()), segment=segment)
+        assert (found.decision, found.reason) == (Decision.DENIED, "forbidden")
+    assert judge(policy, segment="standard").decision is Decision.ACCEPTED

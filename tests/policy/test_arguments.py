@@ -357,3 +357,12 @@ def test_real_tool_schemas_build() -> None:
             refused[row["id"]] = str(error)
     assert refused == {}
     assert len(rows) > 500
+
+
+def test_thousands_of_unknown_arguments_are_told_fast() -> None:
+    """S3.4: a hostile call can't stall the worker; the first twenty faults are told."""
+    reader = ArgumentReader({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": False})
+    started = time.process_time()
+    found = reader.violations({f"k{number}": 1 for number in range(9_990)})
+    assert len(found) == 20
+    assert time.process_time() - started < 1.0

@@ -128,14 +128,14 @@ async def test_the_sql_runs_under_its_roles(database: TestDatabase) -> None:
         order, customer = (fact.statement for fact in REFUND.facts)
         bound = bindings()
         async with connection.transaction():
-            await connection.execute("SET LOCAL ROLE placet_facts")
+            await connection.execute("SET LOCAL ROLE placet_facts; SET LOCAL app.tenant = 'shop-test'")
             assert await _run(connection, order, bound) == ORDER
             assert await _run(connection, customer, bound) == {"complaints": 0}
             assert await _run(connection, order, bound, tenant="another") is None
             assert await _run(connection, order, bindings({"order_id": "A-2001"})) is None
         transaction = connection.transaction()
         await transaction.start()
-        await connection.execute("SET LOCAL ROLE placet_sandbox")
+        await connection.execute("SET LOCAL ROLE placet_sandbox; SET LOCAL app.tenant = 'shop-test'")
         assert REFUND.sandbox is not None
         update, insert = (effect.statement for effect in REFUND.sandbox.effects)
         row = {"tenant": "shop-test", "order_id": "A-1001", "customer_id": "cust-77", **ORDER}

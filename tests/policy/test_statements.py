@@ -236,3 +236,22 @@ async def test_values_bind_and_never_become_sql(connection: asyncpg.Connection[a
     for ids, count in ((["a", "b"], 2), (["' OR 1=1 --"], 0), ([], 0), (None, 0)):
         row = json.loads(await connection.fetchval(statement.sql, json.dumps({"tenant": "acme", "ids": ids})))
         assert row == {"n": count}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT word FROM ts_stat('select to_tsvector(1)')",
+        "SELECT ts_rewrite('a'::tsquery, 'select 1') AS q",
+        "SELECT database_to_xml_and_xmlschema(true, true, '') AS x",
+        "SELECT pg_terminate_backend(1) AS x",
+        "SELECT statement FROM pg_prepared_statements",
+        "SELECT rolname FROM pg_catalog.pg_roles",
+        "SELECT subject FROM placet.api_keys",
+        "SELECT 1 AS x {# ; DROP TABLE shop.orders #}",
+    ],
+)
+def test_what_runs_text_or_reads_the_catalogs_is_refused(sql: str) -> None:
+    """CWE-89: SQL inside a string is SQL that nobody has looked at; the catalogs and Placet's own tables aren't state."""
+    with pytest.raises(StatementInvalid):
+        compile_fact(sql, {}, ENVIRONMENT, shared=True)

@@ -157,14 +157,32 @@ async def test_sb_03_a_trigger_leaves_no_session_lock_and_no_notice(own_shop: Sh
     [
         "UPDATE shop.orders SET paid_minor = 0 WHERE tenant = 'acme'",
         "DELETE FROM shop.customers WHERE tenant = 'acme'",
-        "INSERT INTO placet.sessions (tenant_id, session_id, subject, created_at) VALUES (gen_random_uuid(), 'x', 'x', now())",
-        "UPDATE placet.accounts SET held = 0",
     ],
 )
 async def test_effects_reach_only_what_the_sandbox_role_may_touch(shop: Shop, statement: str) -> None:
     found = await try_effects(shop, effects(statement), effects(REFUND_ROW, index=1))
     assert found[0]["failed"] == "42501"
     assert found[1]["counts"] == {"shop.refunds": [1, 0, 0]}
+
+
+async def test_effects_and_facts_see_the_calls_tenant_only(shop: Shop) -> None:
+    """S12.1: whatever the author's text says, the state's own row level security holds by `app.tenant`."""
+    other = "SELECT count(*) AS n FROM shop.orders WHERE tenant = :tenant OR true"
+    of_nobody = fact("SELECT count(*) AS n FROM shop.orders", index=1, tenant="nobody")
+    rows = await try_facts(shop, fact(other.replace(":tenant", "'x'")), of_nobody)
+    own = await shop.value("SELECT count(*) FROM shop.orders WHERE tenant = 'acme'")
+    assert 0 < own < await shop.value("SELECT count(*) FROM shop.orders")
+    assert [rows[0].rows["it"], rows[1].rows["it"]] == [{"n": own}, {"n": 0}]
+    found = await try_effects(shop, effects("UPDATE shop.orders SET refunded_minor = 1 WHERE tenant <> 'acme'"))
+    assert found[0]["counts"] == {}
+
+
+async def test_a_fact_that_leaves_its_role_fails_and_the_next_has_its_own_again(shop: Shop) -> None:
+    """CWE-269: a function that runs text could switch the role back; the switch is seen and doesn't last."""
+    escape = "SELECT set_config('role', 'none', true) AS was"
+    rows = await try_facts(shop, fact(escape), fact("SELECT current_user::text AS who", index=1))
+    assert rows[0].failed == "42501"
+    assert rows[1].rows["it"] == {"who": "placet_facts"}
 
 
 async def test_sb_06_a_row_that_someone_locks_is_busy_and_no_rule(shop: Shop) -> None:

@@ -38,3 +38,19 @@ GRANT USAGE ON SCHEMA shop TO placet_facts, placet_sandbox;
 GRANT SELECT ON shop.customers, shop.orders, shop.refunds TO placet_facts;
 GRANT SELECT, UPDATE (refunded_minor) ON shop.orders TO placet_sandbox;
 GRANT SELECT, INSERT (tenant, order_id, amount_minor, currency) ON shop.refunds TO placet_sandbox;
+
+-- What a fact or an effect sees is one tenant's, whatever its text says: the service sets app.tenant for each call.
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['customers', 'orders', 'refunds'] LOOP
+        EXECUTE format('ALTER TABLE shop.%I ENABLE ROW LEVEL SECURITY', name);
+        EXECUTE format('DROP POLICY IF EXISTS tenant_of_the_call ON shop.%I', name);
+        EXECUTE format($policy$
+            CREATE POLICY tenant_of_the_call ON shop.%I TO placet_facts, placet_sandbox
+            USING (tenant = (SELECT current_setting('app.tenant', true))) WITH CHECK (tenant = (SELECT current_setting('app.tenant', true)))
+            $policy$, name);
+    END LOOP;
+END
+$$;
