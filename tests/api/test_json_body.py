@@ -260,7 +260,7 @@ def test_no_body_within_the_limit_is_slow_to_read(body: bytes) -> None:
     started = process_time()
     with suppress(BodyMalformed):
         parse_json(body)
-    assert process_time() - started < 0.25
+    assert process_time() - started < 1.5  # wide, for busy machines: what it catches is reading that grows faster than the body
 
 
 def case_of(case: dict[str, Any]) -> tuple[str, bytes]:
