@@ -13,6 +13,7 @@
 \set session :n / 8
 BEGIN;
 SELECT set_config('app.tenants', '5bee0000-0000-4000-8000-' || lpad(:number::text, 12, '0'), true) AS tenant,
+    set_config('app.tenant', 'pgbench-' || :number, true) AS state_tenant,
     'pgbench-' || :number::text AS name, 'S-' || lpad(:order::text, 8, '0') AS order_id, :account::text || lpad(:order::text, 8, '0') AS resource,
     'chat-' || :run::text || '-' || :client_id::text || '-' || :session::text AS session_id, 'call-' || :n::text AS call_id, md5(:number::text || ' ' || :order::text) AS key,
     uuidv7() AS decision_id, uuidv7() AS hold_1, uuidv7() AS hold_2, now() AS decided_at \gset
