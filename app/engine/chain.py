@@ -10,10 +10,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from app.domain.audit_chain import payload_digest
 from app.domain.canonical import canonical, digest_text
+from app.domain.errors import NotFound
 from app.encoding import canonical_text
 from app.engine.clock import rfc3339
+from app.storage import audit, authority
 from app.storage.decision_batch import Head
 
 COPIED = (
@@ -70,6 +74,26 @@ def link(tenant_id: UUID, chain: str, head: Head, event: Event, salt: bytes) -> 
         "hash": after.hash,
     }
     return Link(columns, body, event.payload, salt if event.payload is not None else None, after)
+
+
+async def lock_chain(connection: AsyncConnection, tenant_id: UUID) -> tuple[Head, str]:
+    """Lock the end of a tenant's chain; give it with the chain's name.
+
+    Raises:
+        NotFound: there is no such tenant.
+    """
+    head = await audit.lock_head(connection, tenant_id)
+    tenant = await authority.read_tenant(connection, tenant_id)
+    if head is None or tenant is None:
+        raise NotFound("there is no such tenant")
+    return head, tenant.name
+
+
+async def append(connection: AsyncConnection, tenant_id: UUID, chain: str, head: Head, event: Event, salt: bytes) -> Head:
+    """Store an event behind `head`, whose lock the caller holds; give the head after it."""
+    linked = link(tenant_id, chain, head, event, salt)
+    await audit.append_row(connection, linked.columns, linked.body, linked.payload, linked.salt, linked.head)
+    return linked.head
 
 
 def open_link(chain: str, event: Event, salt: bytes, mark: str) -> OpenLink:

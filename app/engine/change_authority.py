@@ -23,11 +23,10 @@ from app.domain.errors import Conflict, NotFound
 from app.domain.tool_call import Principal, Role
 from app.engine.authority import PLATFORM_TENANT, hash_of, token_of
 from app.engine.backfill_history import backfill_history, finish_backfill
-from app.engine.chain import Event, link
+from app.engine.chain import Event, append, lock_chain
 from app.engine.clock import Clock
 from app.engine.compiling import compiled
 from app.policy.model import Policy
-from app.storage import audit
 from app.storage import authority as stored
 from app.storage.authority import KeyRow
 from app.storage.database import Database
@@ -117,7 +116,8 @@ class AuthorityWriter:
                 facts: dict[str, object] = {"change": "tenant.created", "tenant": name}
                 if version is not None and policy is not None:
                     facts |= {"policy_version": version, "policy_digest": policy.digest}
-                await self._record(connection, made, name, actor, EVENT, facts)
+                head, _ = await lock_chain(connection, made)
+                await self._append(connection, made, name, head, actor, EVENT, facts)
         except IntegrityError:
             raise Conflict("tenant_exists", f"there is a tenant `{name}` already; choose another name") from None
         return MadeTenant(made, name, version)
@@ -200,7 +200,7 @@ class AuthorityWriter:
         """
         policy = await compiled(files)
         async with self._database.transaction([tenant_id]) as connection:
-            head, name = await self._locked(connection, tenant_id)
+            head, name = await lock_chain(connection, tenant_id)
             text = canonical(dict(files))
             version = await stored.insert_policy(connection, tenant_id, policy.name, policy.digest, text, actor.subject, self._clock.now())
             facts: dict[str, object] = {"change": "policy.stored", "policy_version": version, "policy_digest": policy.digest}
@@ -221,7 +221,7 @@ class AuthorityWriter:
                 digest, new = await self._policy(connection, tenant_id, version)
             seen = await backfill_history(self._database, tenant_id, old, new, self._clock.now())
             async with self._database.transaction([tenant_id]) as connection:
-                head, name = await self._locked(connection, tenant_id)
+                head, name = await lock_chain(connection, tenant_id)
                 tenant = await stored.read_tenant(connection, tenant_id)
                 if tenant is None or tenant.policy_version != old_version:
                     continue  # what was keyed meanwhile went by another version than `old`
@@ -275,27 +275,12 @@ class AuthorityWriter:
         return key
 
     async def _record_in(self, connection: AsyncConnection, tenant_id: UUID, actor: Actor, facts: Mapping[str, object]) -> None:
-        _, name = await self._locked(connection, tenant_id)
-        await self._record(connection, tenant_id, name, actor, EVENT, facts)
+        head, name = await lock_chain(connection, tenant_id)
+        await self._append(connection, tenant_id, name, head, actor, EVENT, facts)
         await stored.raise_authority_version(connection, tenant_id)
-
-    async def _locked(self, connection: AsyncConnection, tenant_id: UUID) -> tuple[Head, str]:
-        head = await audit.lock_head(connection, tenant_id)
-        tenant = await stored.read_tenant(connection, tenant_id)
-        if head is None or tenant is None:
-            raise NotFound("there is no such tenant")
-        return head, tenant.name
-
-    async def _record(
-        self, connection: AsyncConnection, tenant_id: UUID, name: str, actor: Actor, event: str, facts: Mapping[str, object]
-    ) -> None:
-        head = await audit.lock_head(connection, tenant_id)
-        assert head is not None
-        await self._append(connection, tenant_id, name, head, actor, event, facts)
 
     async def _append(
         self, connection: AsyncConnection, tenant_id: UUID, name: str, head: Head, actor: Actor, event: str, facts: Mapping[str, object]
     ) -> Head:
-        linked = link(tenant_id, name, head, Event(event, self._clock.now(), actor.subject, actor.roles, facts), self._clock.salt())
-        await audit.append_row(connection, linked.columns, linked.body, linked.payload, linked.salt, linked.head)
-        return linked.head
+        happened = Event(event, self._clock.now(), actor.subject, actor.roles, facts)
+        return await append(connection, tenant_id, name, head, happened, self._clock.salt())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from time import perf_counter_ns
 from uuid import UUID
 
@@ -21,7 +20,7 @@ from app.engine.clock import Clock
 from app.engine.dry_runs import TIMED_OUT, VALUE_MISSING, Transaction, dry_run_ask, dry_run_of
 from app.engine.lane import give_way
 from app.engine.ledger import Ledger, Place, loop_limit_of, loop_task
-from app.engine.prepare_call import Work, facts_wanted, needs_state
+from app.engine.prepare_call import Work, facts_wanted, history_asks, needs_state
 from app.engine.record_decisions import Decided, place_answers, record, record_balances, replayed_answer
 from app.engine.stored_answer import CheckAnswer
 from app.engine.suggestions import verify_suggestions
@@ -194,11 +193,7 @@ async def _read(database: Transaction, todo: Mapping[int, Work], findings: Findi
             )
         if not needs_state(work):
             continue
-        assert work.prepared is not None
-        for query in work.prepared.context.tool.history:
-            since = work.now - timedelta(seconds=query.within_s)
-            key = work.queried_keys[query.name]
-            history.append(stored.HistoryAsk(index, query.name, work.principal.tenant_id, key, since, query.statuses))
+        history += history_asks(index, work)
         wanted = facts_wanted(work)
         if wanted is None:
             findings.facts[index] = FactsRead({}, VALUE_MISSING)

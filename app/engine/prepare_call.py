@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ from app.guards.pipeline import Prepared, prepare
 from app.guards.static import refuse_unknown_tool
 from app.policy.expressions import Bindings, ExpressionFailed
 from app.policy.model import HistoryQuery, Policy, Statement
+from app.storage.decision_batch import HistoryAsk
 
 if TYPE_CHECKING:
     from app.engine.authority import TenantAuthority
@@ -105,6 +106,22 @@ def facts_wanted(work: Work) -> Mapping[str, tuple[str, Mapping[str, object]]] |
     except ExpressionFailed:
         return None
     return wanted
+
+
+def history_asks(index: int, work: Work) -> list[HistoryAsk]:
+    """Give what is to be counted for the history queries of a call's tool."""
+    assert work.prepared is not None
+    return [
+        HistoryAsk(
+            index,
+            query.name,
+            work.principal.tenant_id,
+            work.queried_keys[query.name],
+            work.now - timedelta(seconds=query.within_s),
+            query.statuses,
+        )
+        for query in work.prepared.context.tool.history
+    ]
 
 
 def needs_state(work: Work) -> bool:

@@ -7,13 +7,11 @@ from datetime import timedelta
 from hashlib import sha256
 from uuid import UUID
 
-from app.domain.errors import DecisionUnavailable, NotFound
+from app.domain.errors import DecisionUnavailable
 from app.domain.tool_call import Principal
 from app.engine.authority import PLATFORM_TENANT
-from app.engine.chain import Event, link
+from app.engine.chain import Event, append, lock_chain
 from app.engine.clock import Clock
-from app.storage import audit
-from app.storage import authority as stored
 from app.storage.database import Database
 
 EVENT = "request.refused"
@@ -63,9 +61,6 @@ class RefusalRecorder:
 
     async def _append(self, tenant_id: UUID, subject: str, roles: tuple[str, ...], facts: dict[str, object]) -> None:
         async with self._database.transaction([tenant_id]) as connection:
-            head = await audit.lock_head(connection, tenant_id)
-            tenant = await stored.read_tenant(connection, tenant_id)
-            if head is None or tenant is None:
-                raise NotFound("there is no such tenant")
-            linked = link(tenant_id, tenant.name, head, Event(EVENT, self._clock.now(), subject, roles, facts), self._clock.salt())
-            await audit.append_row(connection, linked.columns, linked.body, linked.payload, linked.salt, linked.head)
+            head, name = await lock_chain(connection, tenant_id)
+            event = Event(EVENT, self._clock.now(), subject, roles, facts)
+            await append(connection, tenant_id, name, head, event, self._clock.salt())

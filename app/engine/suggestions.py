@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
 from app.domain.decision import Decision, Layer
 from app.domain.hint import Suggestion
 from app.engine.dry_runs import Transaction, dry_run_ask, dry_run_of
 from app.engine.lane import give_way
 from app.engine.ledger import Ledger
-from app.engine.prepare_call import Work, facts_wanted, prepare_call
+from app.engine.prepare_call import Work, facts_wanted, history_asks, prepare_call
 from app.engine.record_decisions import Decided
 from app.guards.context import Evidence
 from app.guards.pipeline import decide, judge_semantic
@@ -34,13 +33,7 @@ async def verify_suggestions(database: Transaction, decided: Sequence[Decided], 
     tries = [found for each in decided if (found := _candidate(each)) is not None]
     if not tries:
         return
-    asks = []
-    for index, each in enumerate(tries):
-        assert each.work.prepared is not None
-        for query in each.work.prepared.context.tool.history:
-            since = each.work.now - timedelta(seconds=query.within_s)
-            key = each.work.queried_keys[query.name]
-            asks.append(stored.HistoryAsk(index, query.name, each.work.principal.tenant_id, key, since, query.statuses))
+    asks = [ask for index, each in enumerate(tries) for ask in history_asks(index, each.work)]
     read = await stored.read_facts(database.connection, asks, (), (), database.prepared) if asks else stored.Read({}, {}, {})
     dry_runs: list[stored.DryRunAsk] = []
     for index, each in enumerate(tries):
