@@ -20,14 +20,16 @@ REQUESTS_MAX = 400_000
 OVERTIME_S = 5.0
 SESSION_CALLS = 8
 SAMPLES_MAX = 3
-ACCEPTED = b'"decision":"accepted"'
+PATH = "/tool-calls/check"
+ACCEPTED = '"decision":"accepted"'
 HEAD = (
-    "POST /tool-calls/check HTTP/1.1\r\nhost: {host}:{port}\r\nauthorization: Bearer {token}\r\n"
+    "POST {path} HTTP/1.1\r\nhost: {host}:{port}\r\nauthorization: Bearer {token}\r\n"
     "content-type: application/json\r\ncontent-length: %d\r\n\r\n"
 )
 BODY = (
-    b'{"tool":"refund","arguments":{"order_id":"S-%08d","amount":%d.%02d,"currency":"EUR","cause":"damaged"},'
-    b'"session_id":"chat-%d-%d","call_id":"call-%d","task_id":"task-1","on_behalf_of":{"id":"%s","segment":"standard"}}'
+    '{"tool":"refund","arguments":{"order_id":"S-%(order)08d","amount":%(amount)s,"currency":"EUR","cause":"damaged"},'
+    '"session_id":"chat-%(agent)d-%(session)d","call_id":"call-%(number)d","task_id":"task-1",'
+    '"on_behalf_of":{"id":"%(customer)s","segment":"standard"}}'
 )
 
 
@@ -36,9 +38,10 @@ class Target:
     """A tenant to send refunds to. `taken` calls were sent before; each has an order of its own until all `orders` were used once."""
 
     heads: Sequence[bytes]
-    customer: bytes
+    customer: str
     orders: int
     taken: int
+    body: str = BODY
 
     def request(self) -> bytes:
         number = self.taken
@@ -46,7 +49,11 @@ class Target:
         cents = 1 + number // self.orders
         session = number // SESSION_CALLS
         agent = session % len(self.heads)
-        body = BODY % (number % self.orders, cents // 100, cents % 100, agent, session, number, self.customer)
+        values = {
+            "order": number % self.orders, "minor": cents, "amount": f"{cents // 100}.{cents % 100:02d}", "agent": agent,
+            "session": session, "number": number, "customer": self.customer,
+        }  # fmt: skip
+        body = (self.body % values).encode()
         return self.heads[agent] % len(body) + body
 
 
@@ -59,8 +66,9 @@ class Connection:
 
 @dataclass(slots=True)
 class Measured:
-    """What came of the requests; times in ns of the clock that counts from 1970."""
+    """What came of the requests; times in ns of the clock that counts from 1970. `accepted` is what an accepted call's answer holds."""
 
+    accepted: bytes = ACCEPTED.encode()
     ended: list[int] = field(default_factory=list)
     latencies_us: list[float] = field(default_factory=list)
     refused: int = 0
@@ -70,7 +78,7 @@ class Measured:
         now = time.time_ns()
         self.ended.append(now)
         self.latencies_us.append((now - sent_at) / 1000)
-        if not head.startswith(b"HTTP/1.1 200 ") or ACCEPTED not in body:
+        if not head.startswith(b"HTTP/1.1 200 ") or self.accepted not in body:
             self.refused += 1
             if len(self.samples) < SAMPLES_MAX:
                 self.samples.append((head.split(b"\r\n", 1)[0] + b" " + body[:400]).decode(errors="replace"))
@@ -94,14 +102,16 @@ def split_answer(received: bytearray) -> tuple[bytes, bytes] | None:
     return head, bytes(received[end + 4 :])
 
 
-def drive(connections: Sequence[Connection], targets: Sequence[Target], seconds: float, choose: random.Random) -> Measured:
+def drive(
+    connections: Sequence[Connection], targets: Sequence[Target], seconds: float, choose: random.Random, accepted: str = ACCEPTED
+) -> Measured:
     """Send one call after another on every connection until the time is up, then wait for the last answers.
 
     Raises:
         ConnectionError: the service closed a connection.
         TimeoutError: the last answers didn't come.
     """
-    measured = Measured()
+    measured = Measured(accepted.encode())
     selector = selectors.DefaultSelector()
     pick = choose.choice
     for connection in connections:
@@ -148,20 +158,21 @@ def open_connections(host: str, port: int, count: int) -> list[Connection]:
 
 def main() -> int:
     plan = json.load(sys.stdin)
-    host, port = plan["host"], plan["port"]
+    host, port, path = plan["host"], plan["port"], plan.get("path", PATH)
     targets = [
         Target(
-            [HEAD.format(host=host, port=port, token=token).encode() for token in each["tokens"]],
-            each["customer"].encode(),
+            [HEAD.format(path=path, host=host, port=port, token=token).encode() for token in each["tokens"]],
+            each["customer"],
             each["orders"],
             each["taken"],
+            plan.get("body", BODY),
         )
         for each in plan["targets"]
     ]
     connections = open_connections(host, port, plan["connections"])
     gc.disable()
     print("started", flush=True)
-    measured = drive(connections, targets, plan["seconds"], random.Random(plan["seed"]))
+    measured = drive(connections, targets, plan["seconds"], random.Random(plan["seed"]), plan.get("accepted", ACCEPTED))
     print(
         json.dumps(
             {

@@ -20,8 +20,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from benchmarks.measuring import load, pgbench, processes, report
+from benchmarks.measuring import cerbos, load, pgbench, processes, report
 from benchmarks.measuring.report import Cell, Cpu, Figures
 from benchmarks.measuring.service import CUSTOMER, BenchmarkFailed, Service, Tenant, connect, load_orders, new_bootstrap_key
 
@@ -29,8 +30,8 @@ TENANTS = 100
 HOT_AGENTS = 16  # a budget is EUR 1000.00 an agent and day, and most refunds are of EUR 0.01
 SETTLE_S = 1.0  # connections open, statements prepared, caches warm: not measured
 LOAD = Path(load.__file__)
-Window = tuple[tuple[int, int], Cpu]
-NOTHING: Window = ((0, 0), Cpu(0, 0, 0, 0))
+Window = tuple[int, int]
+NOTHING: tuple[Window, Cpu] = ((0, 0), Cpu(0, 0, 0, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Bench:
     many: list[Tenant] = field(default_factory=list)
     hot: list[Tenant] = field(default_factory=list)
     baseline: pgbench.Baseline | None = None
+    beside: cerbos.Cerbos | None = None  # a stateless decision point, where its program is there
     runs: int = 0
 
 
@@ -105,6 +107,20 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _measure_all(bench: Bench) -> dict[str, object]:
     plan = bench.plan
     bench.say(f"speed: {plan.rounds} rounds of {plan.round_s} s a cell; {os.cpu_count()} cores, Python {platform.python_version()}")
+    binary = cerbos.find_binary()
+    if binary is None:
+        bench.say("speed: without Cerbos beside it; `npm install @cerbos/cerbos-linux-x64` in the checkout, or CERBOS_BINARY, brings it")
+        return _measure_workers(bench)
+    bench.beside = cerbos.Cerbos(binary, bench.folder / "cerbos")
+    try:
+        bench.beside.start()
+        return _measure_workers(bench)
+    finally:
+        bench.beside.stop()
+
+
+def _measure_workers(bench: Bench) -> dict[str, object]:
+    plan = bench.plan
     results: dict[str, object] = {"cores": os.cpu_count(), "python": platform.python_version(), "machine": platform.machine()}
     by_workers = []
     for workers in plan.workers:
@@ -179,11 +195,15 @@ async def _tidy(folder: Path) -> None:
 def _rounds(bench: Bench, service: Service) -> dict[Cell, list[Figures]]:
     cells = [Cell(who, count) for count in bench.plan.connections for who in ("endpoint", "pgbench")]
     cells.append(Cell("hot tenant", max(bench.plan.connections)))
+    if bench.beside is not None:
+        cells += [Cell(report.CERBOS, count) for count in bench.plan.connections]
     rounds: dict[Cell, list[Figures]] = {cell: [] for cell in cells}
     for number in range(bench.plan.rounds):
         for cell in cells if number % 2 == 0 else reversed(cells):
             if cell.who == "pgbench":
                 found = _pgbench(bench, service, cell.connections, bench.plan.round_s)
+            elif cell.who == report.CERBOS:
+                found = _cerbos(bench, service, cell.connections, bench.plan.round_s)
             else:
                 found = _endpoint(bench, service, bench.many if cell.who == "endpoint" else bench.hot, cell.connections, bench.plan.round_s)
             rounds[cell].append(found)
@@ -191,15 +211,47 @@ def _rounds(bench: Bench, service: Service) -> dict[Cell, list[Figures]]:
 
 
 def _endpoint(bench: Bench, service: Service, tenants: list[Tenant], connections: int, seconds: int) -> Figures:
-    bench.runs += 1
     plan = {
         "host": service.host,
         "port": service.port,
-        "connections": connections,
-        "seconds": seconds + SETTLE_S,
-        "seed": bench.runs,
         "targets": [{"tokens": each.tokens, "customer": CUSTOMER, "orders": each.orders, "taken": each.taken} for each in tenants],
     }
+    measured, window, cpu = _load(bench, plan, connections, seconds, lambda load_id: _cpu(service, load_id))
+    for tenant, taken in zip(tenants, measured["taken"], strict=True):
+        tenant.taken = taken
+    return _figures(measured["ended"], measured["latencies_us"], window, measured["refused"], cpu)
+
+
+def _cerbos(bench: Bench, service: Service, connections: int, seconds: int) -> Figures:
+    beside = bench.beside
+    assert beside is not None
+    plan = {
+        "host": beside.host,
+        "port": beside.port,
+        "path": cerbos.PATH,
+        "body": cerbos.BODY,
+        "accepted": cerbos.ACCEPTED,
+        "targets": [{"tokens": ["none"], "customer": CUSTOMER, "orders": bench.plan.orders, "taken": 0}],
+    }
+
+    def cpu(load_id: int) -> Cpu:
+        used = _cpu(service, load_id)
+        return Cpu(processes.cpu_s(beside.process_id), 0, used.load_s, used.machine_s)
+
+    measured, window, used = _load(bench, plan, connections, seconds, cpu)
+    return _figures(measured["ended"], measured["latencies_us"], window, measured["refused"], used)
+
+
+def _load(
+    bench: Bench, plan: dict[str, Any], connections: int, seconds: int, cpu: Callable[[int], Cpu]
+) -> tuple[dict[str, Any], Window, Cpu]:
+    """Run the load generator on a plan; `cpu` reads what is used, the generator's process id given.
+
+    Raises:
+        BenchmarkFailed: it failed, or too many of its calls weren't accepted.
+    """
+    bench.runs += 1
+    plan |= {"connections": connections, "seconds": seconds + SETTLE_S, "seed": bench.runs}
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(LOAD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as generator:
@@ -209,21 +261,19 @@ def _endpoint(bench: Bench, service: Service, tenants: list[Tenant], connections
             generator.stdin.write(json.dumps(plan))
             generator.stdin.close()
             started = generator.stdout.readline()
-            window, cpu = _watch(service, seconds, generator.pid) if started else NOTHING
+            window, used = _watch(lambda: cpu(generator.pid), seconds) if started else NOTHING
             output, complaint = generator.stdout.read(), generator.stderr.read() if generator.stderr is not None else ""
         except BaseException:
             generator.kill()
             raise
     if generator.returncode or not output:
         raise BenchmarkFailed(f"the load generator failed: {complaint[-2000:]}")
-    measured = json.loads(output)
-    for tenant, taken in zip(tenants, measured["taken"], strict=True):
-        tenant.taken = taken
+    measured: dict[str, Any] = json.loads(output)
     if measured["refused"] > report.REFUSED_SHARE_MAX * len(measured["ended"]):
         raise BenchmarkFailed(
-            f"{measured['refused']} of {len(measured['ended'])} refunds were not accepted, such as {measured['samples'][0]}"
+            f"{measured['refused']} of {len(measured['ended'])} calls were not accepted, such as {measured['samples'][0]}"
         )
-    return _figures(measured["ended"], measured["latencies_us"], window, measured["refused"], cpu)
+    return measured, window, used
 
 
 def _pgbench(bench: Bench, service: Service, clients: int, seconds: int) -> Figures:
@@ -231,7 +281,7 @@ def _pgbench(bench: Bench, service: Service, clients: int, seconds: int) -> Figu
     bench.runs += 1
     started = pgbench.start(bench.folder, bench.baseline, clients, seconds + round(SETTLE_S) + 1, str(bench.runs))
     try:
-        window, cpu = _watch(service, seconds, started.process.pid)
+        window, cpu = _watch(lambda: _cpu(service, started.process.pid), seconds)
         ended, latencies = pgbench.finish(started, seconds)
     except BaseException:
         started.process.kill()
@@ -240,12 +290,12 @@ def _pgbench(bench: Bench, service: Service, clients: int, seconds: int) -> Figu
     return _figures(ended, latencies, window, 0, cpu)
 
 
-def _watch(service: Service, seconds: float, load_id: int) -> Window:
+def _watch(cpu: Callable[[], Cpu], seconds: float) -> tuple[Window, Cpu]:
     """Let a load settle, then give the window in which it counts (ns since 1970) and the CPU that was used in it."""
     time.sleep(SETTLE_S)
-    start, before = time.time_ns(), _cpu(service, load_id)
+    start, before = time.time_ns(), cpu()
     time.sleep(max(0.1, seconds - 0.1))
-    end, after = time.time_ns(), _cpu(service, load_id)
+    end, after = time.time_ns(), cpu()
     return (start, end), after.since(before)
 
 
@@ -259,7 +309,7 @@ def _cpu(service: Service, load_id: int) -> Cpu:
     )
 
 
-def _figures(ended: Sequence[int], latencies: Sequence[float], window: tuple[int, int], refused: int, cpu: Cpu) -> Figures:
+def _figures(ended: Sequence[int], latencies: Sequence[float], window: Window, refused: int, cpu: Cpu) -> Figures:
     found = report.figures(ended, latencies, window, refused, cpu)
     if found is None:
         raise BenchmarkFailed("no call ended while it was measured")

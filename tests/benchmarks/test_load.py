@@ -8,12 +8,12 @@ import pytest
 
 from app.api.envelope import parse_tool_call
 from app.api.json_body import parse_json
-from benchmarks.measuring.load import HEAD, Measured, Target, open_connections, split_answer
+from benchmarks.measuring.load import HEAD, PATH, Measured, Target, open_connections, split_answer
 
 
 def target(taken: int = 0) -> Target:
-    heads = [HEAD.format(host="127.0.0.1", port=1, token=token).encode() for token in ("one", "two")]
-    return Target(heads, b"cust-1", 10, taken)
+    heads = [HEAD.format(path=PATH, host="127.0.0.1", port=1, token=token).encode() for token in ("one", "two")]
+    return Target(heads, "cust-1", 10, taken)
 
 
 def sent(request: bytes) -> tuple[bytes, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.measuring.report import Cell, Cpu, Figures, bar_lines, bars, figures, percentile, table
+from benchmarks.measuring.report import CERBOS, Cell, Cpu, Figures, bar_lines, bars, figures, percentile, table
 
 
 def one(decisions_s: float = 1000.0, p50_ms: float = 1.0, others: float = 0.0) -> Figures:
@@ -57,3 +57,13 @@ def test_a_busy_machine_is_told() -> None:
     busy = table({Cell("endpoint", 1): [one(others=1.25)]})
     assert "other programs" not in quiet
     assert busy.splitlines()[-1].startswith("other programs used 1.25 cores meanwhile")
+
+
+def test_cerbos_is_compared_and_asks_for_nothing() -> None:
+    found = bars({Cell("endpoint", 64): [one(1000.0, p50_ms=2.0)], Cell(CERBOS, 64): [one(4000.0, p50_ms=1.0)]}, [])
+    assert [(bar.name, bar.found, bar.asked, bar.met) for bar in found] == [
+        ("64 connections: decisions/s of Cerbos's", 0.25, None, True),
+        ("64 connections: p99 of Cerbos's", 2.0, None, True),
+        ("64 connections: CPU a decision of Cerbos's", 1.0, None, True),
+    ]
+    assert "to compare" in bar_lines(found)
