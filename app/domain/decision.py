@@ -32,6 +32,7 @@ class Outcome(StrEnum):
 class Layer(StrEnum):
     """Who can refuse, in the order of authority (SPEC S3.3)."""
 
+    FREEZE = "freeze"
     IDEMPOTENCY = "idempotency"
     STATIC = "static"
     SCOPE = "scope"
@@ -68,6 +69,10 @@ class Reason(StrEnum):
     CALL_ID_REUSED = "call_id_reused"
     SESSION_NOT_YOURS = "session_not_yours"
     APPROVAL_MISMATCH = "approval_mismatch"
+    TENANT_FROZEN = "tenant_frozen"
+    PRINCIPAL_FROZEN = "principal_frozen"
+    SESSION_FROZEN = "session_frozen"
+    TOOL_FROZEN = "tool_frozen"
 
 
 ABSENT: object = object()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from app.domain.limits import Standing
+
 
 class PlacetError(Exception):
     """The root of every anticipated failure; the message says what to do."""
@@ -80,6 +82,23 @@ class DecisionUnavailable(PlacetError):
     def __init__(self, detail: str = "the decision could not be recorded; treat it as refused", retry_after_s: int = 2) -> None:
         super().__init__(detail)
         self.retry_after_s = retry_after_s
+
+
+class TooManyRequests(PlacetError):
+    """A key is over one of its limits (429). `retry_after_s` None: waiting doesn't help, because the limit is 0."""
+
+    def __init__(self, detail: str, retry_after_s: int | None, standing: Standing) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+        self.standing = standing
+
+
+class RateLimited(TooManyRequests):
+    """The minute's requests are spent."""
+
+
+class TooManyUnderWay(TooManyRequests):
+    """As many requests as the key may have at once aren't answered yet."""
 
 
 class PolicyInvalid(PlacetError):

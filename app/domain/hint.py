@@ -44,6 +44,12 @@ class NextAction:
     approval_id: str | None = None
 
 
+CALL_AGAIN = NextAction(NextActionKind.CALL_AGAIN)
+STOP = NextAction(NextActionKind.STOP)
+WAIT = NextAction(NextActionKind.WAIT)
+WAIT_FOR_APPROVAL = NextAction(NextActionKind.WAIT_FOR_APPROVAL)
+
+
 @dataclass(frozen=True, slots=True)
 class Suggestion:
     """Arguments that no layer refuses, and the decision that they would get."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from app.domain.echo import echo
+
 UNITS: frozenset[str] = frozenset({"calls", "requests", "refusals", "rounds", "tokens", "ms", "bytes", "rows", "lines"})
 """What can be counted; the set is closed, so that nobody compares `second` with `seconds`."""
 
@@ -23,7 +25,6 @@ EXPONENT_MAX = 18
 _MINOR_DIGITS_MAX = 19
 _AMOUNT = re.compile(r"(0|[1-9][0-9]{0,18})(?:\.([0-9]{1,18}))?")
 _CURRENCY = re.compile(r"[A-Z]{3}")
-_ECHO_MAX = 64
 
 
 class QuantityError(ValueError):
@@ -137,5 +138,5 @@ def _decimal_text(minor: int, exponent: int) -> str:
 
 def _echo(value: object) -> str:
     if isinstance(value, str):
-        return f"`{value}`" if len(value) <= _ECHO_MAX else f"`{value[:_ECHO_MAX]}…`"
+        return echo(value)
     return f"a value of type `{type(value).__name__}`"

@@ -6,28 +6,29 @@ A value that came from a caller is read with `concrete_resource` and never with 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-RESOURCE_LENGTH_MAX = 512
-SEGMENTS_MAX = 32
+from app.domain.echo import echo
+from app.domain.glob import Glob, is_free
+from app.domain.resource_kind import DOTS, SEGMENTS_MAX, ScopeError, is_settled, kind_of, split
 
-_KIND = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # control characters and lone surrogates
-_DOTS = frozenset({"", ".", ".."})  # no concrete segment is one of these
-_ECHO_MAX = 64
-
-
-class ScopeError(ValueError):
-    """A scope or resource can't be read. `pointer` is a JSON Pointer from the root of what was read; the message says what to do."""
-
-    def __init__(self, detail: str, pointer: str = "") -> None:
-        super().__init__(detail)
-        self.detail, self.pointer = detail, pointer
-
-    def below(self, prefix: str) -> ScopeError:
-        """Give the same error, seen from further up."""
-        return ScopeError(self.detail, prefix + self.pointer)
+__all__ = [
+    "ANY",
+    "SEGMENTS_MAX",
+    "ResourcePattern",
+    "ScopeError",
+    "Segment",
+    "concrete_resource",
+    "exact",
+    "meet_resources",
+    "meet_segments",
+    "overlaps",
+    "parse_forbidden",
+    "parse_pattern",
+    "resource_inside",
+    "star",
+    "without_case",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +105,34 @@ def parse_pattern(text: str) -> ResourcePattern:
     Raises:
         ScopeError: the kind or a segment isn't one.
     """
-    kind, parts = _split(text)
+    kind, parts = split(text, "pattern")
     deep = parts[-1] == "**"
     return ResourcePattern(kind, tuple(_segment(part) for part in (parts[:-1] if deep else parts)), deep)
+
+
+def parse_forbidden(text: str) -> tuple[ResourcePattern, Glob | None]:
+    """Read what a forbid names: a pattern, or a free glob with the pattern of everything of its kind.
+
+    Raises:
+        ScopeError: the kind or a segment isn't one.
+    """
+    kind, parts = split(text, "glob")
+    question_is_text = kind_of(kind).question_is_text
+    if "**" not in parts[:-1] and not any(is_free(part, question_is_text=question_is_text) for part in parts if part != "**"):
+        return parse_pattern(text), None
+    for part in parts:
+        if "**" in part and part != "**":
+            raise ScopeError(f"{echo(part)} isn't a segment; `**` stands for whole segments")
+    return ResourcePattern(kind, (), deep=True), Glob(kind, tuple(parts), question_is_text)
+
+
+def without_case(pattern: ResourcePattern) -> ResourcePattern:
+    """Give the pattern for texts whose case was taken away; it hits each text that the pattern hits in some case."""
+    segments = (
+        exact(one.prefix.casefold()) if one.suffix is None else star(one.prefix.casefold(), one.suffix.casefold(), one.least)
+        for one in pattern.segments
+    )
+    return ResourcePattern(pattern.kind, tuple(segments), pattern.deep)
 
 
 def concrete_resource(text: str) -> ResourcePattern:
@@ -115,10 +141,10 @@ def concrete_resource(text: str) -> ResourcePattern:
     Raises:
         ScopeError: `*`, an empty or dotted segment, a control character, or too long.
     """
-    kind, parts = _split(text)
+    kind, parts = split(text, "concrete")
     for part in parts:
         if "*" in part:
-            raise ScopeError(f"{_echo(text)} has a `*`; name one resource exactly")
+            raise ScopeError(f"{echo(text)} has a `*`; name one resource exactly")
     return ResourcePattern(kind, tuple(exact(part) for part in parts))
 
 
@@ -184,24 +210,7 @@ def _overlap(prefix: str, suffix: str, length: int) -> str | None:
     if shared > min(len(prefix), len(suffix)) or not prefix.endswith(suffix[:shared]):
         return None
     text = prefix + suffix[shared:]
-    return None if text in _DOTS else text
-
-
-def _split(text: str) -> tuple[str, list[str]]:
-    if not isinstance(text, str) or len(text) > RESOURCE_LENGTH_MAX:
-        raise ScopeError(f"a resource is a string of at most {RESOURCE_LENGTH_MAX} characters, such as `order:A-1001`")
-    if _UNFIT.search(text):
-        raise ScopeError("a resource has a control character or a lone surrogate; remove it")
-    kind, colon, path = text.partition(":")
-    if not colon or not _KIND.fullmatch(kind):
-        raise ScopeError(f"{_echo(text)} isn't a resource; write `kind:path`, such as `order:A-1001`")
-    parts = path.split("/")
-    if len(parts) > SEGMENTS_MAX:
-        raise ScopeError(f"a resource has more than {SEGMENTS_MAX} segments")
-    for part in parts:
-        if part in _DOTS:
-            raise ScopeError(f"{_echo(text)} has a segment that is empty, `.` or `..`; write the path that is meant")
-    return kind, parts
+    return None if text in DOTS or not is_settled(text) else text
 
 
 def _segment(part: str) -> Segment:
@@ -209,10 +218,6 @@ def _segment(part: str) -> Segment:
     if not stars:
         return exact(part)
     if stars > 1:
-        raise ScopeError(f"{_echo(part)} isn't a segment; write one `*` at most, and `**` only as the last segment")
+        raise ScopeError(f"{echo(part)} isn't a segment; write one `*` at most, and `**` only as the last segment")
     prefix, _, suffix = part.partition("*")
     return star(prefix, suffix)
-
-
-def _echo(text: str) -> str:
-    return f"`{text}`" if len(text) <= _ECHO_MAX else f"`{text[:_ECHO_MAX]}…`"

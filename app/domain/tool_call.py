@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from app.domain.limits import DEFAULT_LIMITS, KeyLimits
+from app.domain.wording import ENGLISH, Locales
+
 if TYPE_CHECKING:
     from uuid import UUID  # only the type: nothing in the domain makes an id
 
@@ -37,6 +40,7 @@ class Principal:
     owner: str
     roles: frozenset[str]
     segments: frozenset[str]
+    limits: KeyLimits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +62,5 @@ class ToolCall:
     on_behalf_of_id: str | None = None
     segment: str | None = None
     approval_id: str | None = None
+    locale: str | None = None  # as it was sent; `locales` are what it means
+    locales: Locales = ENGLISH

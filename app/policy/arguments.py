@@ -74,7 +74,7 @@ class _Slot:
 class ArgumentReader:
     """Validates and reads one tool's arguments. Immutable; the order is `violations` first, `read` only if there are none."""
 
-    __slots__ = ("_checked", "_late", "_slots", "invisible", "samples", "unknown_formats", "unknown_keywords", "variables")
+    __slots__ = ("_checked", "_late", "_slots", "annotations", "invisible", "misspellings", "samples", "variables")
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class ArgumentReader:
             SchemaInvalid: the schema can't be used, or a pointer names no number in it.
         """
         self._checked: CheckedSchema = check_schema(schema)
-        self.unknown_formats = self._checked.unknown_formats
-        self.unknown_keywords = self._checked.unknown_keywords
+        self.annotations = self._checked.annotations
+        self.misspellings = self._checked.misspellings
         plan = _Plan(self._checked.document, dict(money or {}), dict(scales or {}))
         plan.walk(self._checked.document, (), required=True)
         plan.finish()
@@ -145,9 +145,9 @@ class ArgumentReader:
         for slot in self._slots:
             raw = _get(arguments, slot.path)
             if isinstance(raw, str) and len(raw) > VISIBLE_BYTES_MAX // 4 and len(raw.encode("utf-8", "replace")) > VISIBLE_BYTES_MAX:
-                found.append(Violation(slot.pointer, "visible_size", {"maxLength": VISIBLE_BYTES_MAX}, ABSENT, "must be shorter"))
+                found.append(Violation(slot.pointer, "visible_size", {"maxLength": VISIBLE_BYTES_MAX}, ABSENT, "too_long_for_rules"))
             if isinstance(raw, list) and len(raw) > VISIBLE_ITEMS_MAX:
-                found.append(Violation(slot.pointer, "visible_size", {"maxItems": VISIBLE_ITEMS_MAX}, ABSENT, "must have fewer items"))
+                found.append(Violation(slot.pointer, "visible_size", {"maxItems": VISIBLE_ITEMS_MAX}, ABSENT, "too_many_for_rules"))
         return found
 
 
@@ -345,8 +345,7 @@ def _find_inexact(value: object, pointer: str, found: list[Violation]) -> None:
             if type(item) is not str:
                 _find_inexact(item, f"{pointer}/{index}", found)
     elif isinstance(value, int | Decimal | float) and not _is_exact(value):
-        message = f"must be a number of at most {DIGITS_MAX} significant digits"
-        found.append(Violation(pointer, "number_not_exact", {"type": "number"}, ABSENT, message))
+        found.append(Violation(pointer, "number_not_exact", {"type": "number"}, ABSENT, "number_digits", DIGITS_MAX))
 
 
 def _is_exact(number: int | Decimal | float) -> bool:

@@ -12,6 +12,7 @@ from app.domain.canonical import CanonicalError, digest
 from app.domain.decision import Layer
 from app.domain.errors import PolicyFault, PolicyInvalid
 from app.policy.compile_authority import compile_approvals, compile_budgets, compile_grants, compile_loop_limits, compile_thresholds
+from app.policy.compile_scope import check_limits
 from app.policy.compile_tool import compile_tool
 from app.policy.document import BundleDocument, ToolDocument
 from app.policy.model import Grant, HistoryQuery, Policy, Tool
@@ -49,22 +50,25 @@ def _compile(files: Mapping[str, str], faults: Faults) -> Policy | None:
     document = read_shape(rest, rest.document, (), BundleDocument, faults)
     documents = _read_tools(bundle, faults)
     locales = frozenset(document.bundle.locales) if document else None
-    tools = _compile_tools(documents, locales, faults)
+    levels = tuple(document.bundle.sensitivity) if document else _levels_in(rest)
+    schemas = _schemas_in(bundle)
+    tools = _compile_tools(documents, schemas, locales, levels, faults)
     if not bundle.tools:
         faults.add(PolicyFault("tools/", None, "the bundle has no tool", "a file in `tools/` for each tool"))
     if document is None:
         return None
     if "en" not in document.bundle.locales:
         faults.at(rest, ("bundle", "locales"), "`en` isn't among the locales", "`en`, and others as wanted")
-    names = _tool_names(bundle)
+    names = frozenset(schemas)
     grants = compile_grants(rest, document, faults)
     thresholds = compile_thresholds(rest, document, names, faults)
     budgets = compile_budgets(rest, document, names, faults)
     approvals = compile_approvals(rest, document, names, faults)
     loop_limits = compile_loop_limits(rest, document, names, faults)
     _check_gates(rest, document, tools, faults)
-    if len(tools) == len(documents):
+    if len(tools) == len(bundle.tools):
         _check_actions(rest, grants, tools, faults)
+        check_limits(rest, grants, tools, faults)
     try:
         own = digest({"tools": {tool.tool: source.document for source, tool in documents}, "rest": rest.document})
     except CanonicalError as error:
@@ -73,6 +77,8 @@ def _compile(files: Mapping[str, str], faults: Faults) -> Policy | None:
     return Policy(
         name=document.bundle.name, digest=own, tools={tool.name: tool for tool in tools}, grants=grants, thresholds=thresholds,
         budgets=budgets, approvals=approvals, loop_limits=loop_limits, history_keys=_history_keys(tools),
+        notes=tuple(faults.notes.found), notes_left_out=faults.notes.left_out,
+        sensitivity=levels,
     )  # fmt: skip
 
 
@@ -91,22 +97,38 @@ def _read_tools(bundle: Bundle, faults: Faults) -> list[tuple[Source, ToolDocume
     return found
 
 
-def _compile_tools(documents: list[tuple[Source, ToolDocument]], locales: frozenset[str] | None, faults: Faults) -> list[Tool]:
+def _compile_tools(
+    documents: list[tuple[Source, ToolDocument]],
+    schemas: Mapping[str, Mapping[str, object]],
+    locales: frozenset[str] | None,
+    levels: tuple[str, ...],
+    faults: Faults,
+) -> list[Tool]:
     """Compile all tools; where the locales aren't known because the bundle's head is broken, each tool's own are taken."""
-    schemas: dict[str, Mapping[str, object]] = {tool.tool: tool.arguments for _, tool in documents}
     found = []
     for source, document in documents:
         known = locales if locales is not None else _locales_in(document)
-        tool = compile_tool(source, document, known, schemas, faults)
+        tool = compile_tool(source, document, known, schemas, faults, levels)
         if tool is not None:
             found.append(tool)
     return found
 
 
-def _tool_names(bundle: Bundle) -> frozenset[str]:
-    """Name all tools, those with faults too: one fault isn't told as several."""
-    documents = (source.document for source in bundle.tools)
-    return frozenset(str(document["tool"]) for document in documents if isinstance(document, Mapping) and "tool" in document)
+def _schemas_in(bundle: Bundle) -> Mapping[str, Mapping[str, object]]:
+    """Name all tools with their arguments' schemas, those with faults too: one fault isn't told as several."""
+    found: dict[str, Mapping[str, object]] = {}
+    for document in (source.document for source in bundle.tools):
+        if isinstance(document, Mapping) and "tool" in document:
+            schema = document.get("arguments")
+            found.setdefault(str(document["tool"]), schema if isinstance(schema, Mapping) else {})
+    return found
+
+
+def _levels_in(rest: Source) -> tuple[str, ...]:
+    """Give the levels of a bundle whose head is broken, so that its fault isn't told again at every tool."""
+    head = rest.document.get("bundle") if isinstance(rest.document, Mapping) else None
+    levels = head.get("sensitivity") if isinstance(head, Mapping) else None
+    return tuple(each for each in levels if isinstance(each, str)) if isinstance(levels, list) else ()
 
 
 def _locales_in(document: ToolDocument) -> frozenset[str]:
@@ -137,7 +159,7 @@ def _check_actions(rest: Source, grants: Sequence[Grant], tools: Sequence[Tool],
 
 
 def _is_for_all(selector: object) -> bool:
-    return not any(getattr(selector, key) is not None for key in ("tool", "segment", "principal"))
+    return not any(getattr(selector, key, None) is not None for key in ("tool", "segment", "principal", "currency"))
 
 
 def _history_keys(tools: Collection[Tool]) -> Mapping[str, tuple[HistoryQuery, ...]]:

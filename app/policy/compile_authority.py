@@ -8,10 +8,11 @@ from zoneinfo import ZoneInfo
 from app.domain.quantity import Quantity, QuantityError, parse_quantity
 from app.domain.scope import Entry, ScopeError, parse_entry
 from app.policy.currencies import exponent_of
-from app.policy.document import BundleDocument, GrantDocument, SelectorDocument
+from app.policy.document import BundleDocument, GrantDocument, SelectorDocument, ThresholdSelectorDocument
 from app.policy.model import ApprovalRule, Budget, Grant, LoopLimit, Selector, Threshold
 from app.policy.reading import Faults, Path_, Source
 
+_ANSWERING = frozenset({"reviewer", "operator"})
 _ENTRY = 'an entry such as `{action: refund, resource: "order:*", constraints: {amount: {max: {amount: "80.00", currency: EUR}}}}`'
 _QUANTITY = 'a quantity such as `{amount: "1000.00", currency: EUR}` or `{amount: "200", unit: calls}`'
 
@@ -20,6 +21,10 @@ def compile_grants(rest: Source, document: BundleDocument, faults: Faults) -> tu
     """Compile the grants, in their order."""
     grants = []
     names: set[str] = set()
+    levels = tuple(document.bundle.sensitivity)
+    for number, level in enumerate(levels):
+        if level in levels[:number]:
+            faults.at(rest, ("bundle", "sensitivity", number), f"the level `{level}` is named twice", "each level once, the lowest first")
     for index, grant in enumerate(document.grants):
         path: Path_ = ("grants", index)
         _refuse_taken(rest, (*path, "grant"), grant.grant, names, faults)
@@ -28,7 +33,8 @@ def compile_grants(rest: Source, document: BundleDocument, faults: Faults) -> tu
             faults.at(rest, (*path, "to"), "names nobody", "`roles`, `subjects` or `segments`; what is named must all hold")
         if grant.needs_approval and grant.effect == "forbid":
             faults.at(rest, (*path, "needs_approval"), "a forbid isn't lifted by an approval", "no `needs_approval`, or `effect: permit`")
-        scope = tuple(entry for number in range(len(grant.scope)) if (entry := _entry(rest, path, grant, number, faults)) is not None)
+        entries = (_entry(rest, path, grant, number, levels, faults) for number in range(len(grant.scope)))
+        scope = tuple(entry for entry in entries if entry is not None)
         grants.append(
             Grant(
                 grant.grant, grant.effect == "permit", grant.needs_approval, frozenset(to.roles or ()), frozenset(to.subjects or ()),
@@ -73,6 +79,8 @@ def compile_approvals(rest: Source, document: BundleDocument, tools: Collection[
     found = []
     for index, each in enumerate(document.approvals or ()):
         selector = _selector(rest, ("approvals", index), each.for_, tools, faults)
+        if mute := sorted(frozenset(each.roles) - _ANSWERING):
+            faults.at(rest, ("approvals", index, "roles"), f"`{mute[0]}` can't answer an approval", " or ".join(sorted(_ANSWERING)))
         found.append(ApprovalRule(selector, each.quorum, tuple(each.roles), each.expires_after_s, each.on_expiry))
     return tuple(found)
 
@@ -96,19 +104,17 @@ def compile_loop_limits(rest: Source, document: BundleDocument, tools: Collectio
 def _selector(rest: Source, path: Path_, document: SelectorDocument, tools: Collection[str], faults: Faults) -> Selector:
     if document.tool is not None and document.tool not in tools:
         faults.at(rest, (*path, "for", "tool"), f"there is no tool `{document.tool}`", f"one of {', '.join(sorted(tools))}")
-    return Selector(document.tool, document.segment, document.principal)
+    currency = document.currency if isinstance(document, ThresholdSelectorDocument) else None
+    if currency is not None and exponent_of(currency) is None:
+        message = f"`{currency}` isn't a currency of ISO 4217 with minor units"
+        faults.at(rest, (*path, "for", "currency"), message, "a currency such as `EUR`")
+    return Selector(document.tool, document.segment, document.principal, currency)
 
 
-def _entry(rest: Source, path: Path_, grant: GrantDocument, index: int, faults: Faults) -> Entry | None:
+def _entry(rest: Source, path: Path_, grant: GrantDocument, index: int, levels: tuple[str, ...], faults: Faults) -> Entry | None:
     here: Path_ = (*path, "scope", index)
-    document = grant.scope[index]
-    constraints = document.get("constraints")
-    if isinstance(constraints, dict) and isinstance(ceiling := constraints.get("sensitivity"), dict) and "max" in ceiling:
-        message = "a ceiling of sensitivity is not supported by this version"
-        faults.at(rest, (*here, "constraints", "sensitivity"), message, "no constraint `sensitivity`")
-        return None
     try:
-        return parse_entry(document, exponent_of)
+        return parse_entry(grant.scope[index], exponent_of, levels, forbid=grant.effect == "forbid")
     except ScopeError as error:
         where = (*here, *(int(part) if part.isdigit() else part for part in error.pointer.split("/")[1:]))
         faults.at(rest, where, error.detail, _ENTRY)

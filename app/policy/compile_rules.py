@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from app.domain.decision import Reason
+from app.domain.hint import CALL_AGAIN, NextAction, NextActionKind
 from app.policy.document import RefusalDocument, RuleDocument, Texts
 from app.policy.expressions import ValueType
 from app.policy.model import Refusal, Rule
@@ -50,8 +51,7 @@ def compile_refusal(site: Site, path: Path_, document: RefusalDocument, allowed:
         site.fault((*path, "field"), f"`{document.field}` isn't an argument of the tool", "a JSON Pointer to an argument")
     if document.fact is not None and (document.fact not in site.environment.variables or document.fact not in allowed):
         site.fault((*path, "fact"), f"`{document.fact}` isn't a variable here", "a dotted variable such as `order.status`")
-    if document.next_action is not None and document.next_action.tool not in site.tools:
-        site.fault((*path, "next_action", "tool"), f"there is no tool `{document.next_action.tool}`", _one_of(site.tools))
+    action = _next_action(site, (*path, "next_action"), document)
     message = compile_texts(site, (*path, "message"), document.message, allowed, why)
     expected = site.template((*path, "expected"), document.expected, "exact", allowed, why) if document.expected is not None else None
     suggest = []
@@ -64,8 +64,24 @@ def compile_refusal(site: Site, path: Path_, document: RefusalDocument, allowed:
             suggest.append((pointer, template))
     if len(site.faults.found) > before:
         return None
-    next_tool = document.next_action.tool if document.next_action else None
-    return Refusal(document.reason, message, document.field, document.fact, expected, tuple(suggest), next_tool)
+    return Refusal(document.reason, message, document.field, document.fact, expected, tuple(suggest), action)
+
+
+def _next_action(site: Site, path: Path_, document: RefusalDocument) -> NextAction:
+    """Read what to do next: only `call_first` names a tool, and only a call to be made again can have other arguments."""
+    written = document.next_action
+    if written is None:
+        return CALL_AGAIN
+    kind = NextActionKind(written.kind)
+    if kind is NextActionKind.CALL_FIRST and written.tool is None:
+        site.fault(path, "`call_first` names no tool", "`tool`, the one to call first")
+    elif kind is not NextActionKind.CALL_FIRST and written.tool is not None:
+        site.fault((*path, "tool"), f"`{written.kind}` names a tool", "a tool with `call_first` only")
+    elif written.tool is not None and written.tool not in site.tools:
+        site.fault((*path, "tool"), f"there is no tool `{written.tool}`", _one_of(site.tools))
+    if kind in (NextActionKind.WAIT, NextActionKind.STOP) and document.suggest:
+        site.fault(path, f"`{written.kind}` doesn't go with `suggest`", "`call_again`, or no `suggest`")
+    return NextAction(kind, tool=written.tool)
 
 
 def compile_texts(site: Site, path: Path_, texts: Texts, allowed: Collection[str], why: str) -> dict[str, Template]:

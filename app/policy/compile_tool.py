@@ -9,17 +9,19 @@ from decimal import Decimal
 from app.domain.canonical import CanonicalError, digest
 from app.domain.decision import Layer
 from app.policy.arguments import ArgumentReader, MoneySource
-from app.policy.compile_effects import compile_risk, compile_sandbox
+from app.policy.compile_compensation import compile_compensation
+from app.policy.compile_effects import compile_risk, compile_sandbox, watched
 from app.policy.compile_rules import check_locales, compile_refusal, compile_rules
+from app.policy.compile_scope import NO_STATE, compile_need, is_money, refuse_optional
 from app.policy.document import FactDocument, MoneyColumnDocument, ToolDocument
 from app.policy.expressions import Environment, ExpressionInvalid, ValueType
-from app.policy.model import Fact, FactColumn, HistoryQuery, HoldRule, Need, Tool, Value
+from app.policy.model import Fact, FactColumn, HistoryQuery, HoldRule, Tool, Value
+from app.policy.notes import PolicyNote
 from app.policy.reading import Faults, Path_, Source
 from app.policy.schema import SchemaInvalid
 from app.policy.shape import read_shape
 from app.policy.site import BASE_VARIABLES, RESERVED_NAMES, Site, declares, property_at
 from app.policy.statements import StatementInvalid, compile_fact
-from app.policy.templates import Template
 
 _ALWAYS = frozenset({Layer.STATIC, Layer.SCOPE})
 _ALL = _ALWAYS | {Layer.SEMANTIC, Layer.SANDBOX, Layer.RISK}
@@ -38,16 +40,18 @@ _COLUMN_TYPES: Mapping[str, ValueType] = {
 }
 _CURRENCY = re.compile(r"[A-Z]{3}\Z")
 _VARIABLE = re.compile(r"\{([a-z_][A-Za-z0-9_.]*)\}\Z")
-_ONE_PATH = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}\Z")
 _ACCOUNT = re.compile(r"[a-z][a-z0-9_]{0,31}:.")
-
-_NO_STATE = "has no value before the state is read"
 
 
 def compile_tool(
-    source: Source, document: ToolDocument, locales: frozenset[str], schemas: Mapping[str, Mapping[str, object]], faults: Faults
+    source: Source,
+    document: ToolDocument,
+    locales: frozenset[str],
+    schemas: Mapping[str, Mapping[str, object]],
+    faults: Faults,
+    levels: tuple[str, ...] = (),
 ) -> Tool | None:
-    """Compile a tool; None where it has faults, which are added. `schemas` are the argument schemas of all tools."""
+    """Compile a tool; None where it has faults, which are added. `schemas` are the argument schemas of all tools, `levels` the bundle's."""
     before = len(faults.found)
     columns = {name: _columns(source, ("facts", name, "columns"), fact, faults) for name, fact in document.facts.items()}
     facts = _fact_variables(columns)
@@ -59,7 +63,7 @@ def compile_tool(
     if environment is None:
         return None
     early = frozenset(BASE_VARIABLES) | (frozenset(reader.variables) - late)
-    site = Site(source, faults, environment, early, reader.schema, locales, schemas.keys())
+    site = Site(source, faults, environment, early, reader.schema, locales, schemas.keys(), levels)
     tool = _build(site, document, reader, columns, schemas)
     return tool if len(faults.found) == before else None
 
@@ -85,8 +89,10 @@ def layers_of(site: Site, document: ToolDocument) -> frozenset[Layer]:
     ):
         if layer in layers and not there:
             site.fault((), f"a {document.effect_class} tool with the layer {layer} has no `{section}`", f"the key `{section}`")
-    if document.effect_class == "money" and not document.money:
-        site.fault((), "a money tool doesn't say which argument is money", "`money: {/amount: {currency: /currency}}`")
+    if document.effect_class == "money" and not document.money and not document.holds:
+        site.fault((), "a money tool doesn't say what money it moves", "`money: {/amount: {currency: /currency}}`, or `holds`")
+    if document.effect_class == "read" and document.sandbox is not None:
+        site.fault(("sandbox",), "a read tool has effects", "`effect_class: write` or more, or no `sandbox`")
     return layers
 
 
@@ -111,7 +117,7 @@ def _build(
     facts = tuple(filter(None, (_fact(site, name, fact, columns[name]) for name, fact in document.facts.items())))
     values = _values(site, document, stored)
     rules = compile_rules(site, ("rules",), document.rules, taken, stored, "is only there after the dry run")
-    need = _need(site, document)
+    need = compile_need(site, document)
     for pointer in document.unbound:
         if not site.has_argument(pointer):
             site.fault(("unbound",), f"`{pointer}` isn't an argument of the tool", "JSON Pointers to arguments")
@@ -127,6 +133,7 @@ def _build(
     holds = tuple(filter(None, (_hold(site, name, document, stored) for name in document.holds)))
     sandbox = compile_sandbox(site, document.sandbox, stored) if document.sandbox else None
     risk = compile_risk(site, document.risk, stored) if document.risk else ()
+    compensation = compile_compensation(site, document.compensation, schemas)
     try:
         own = digest(site.source.document)
     except CanonicalError as error:
@@ -138,7 +145,7 @@ def _build(
         name=document.tool, description=document.description, effect_class=document.effect_class, layers=layers, arguments=reader,
         money=tuple(document.money), unbound=frozenset(document.unbound), need=need, environment=site.environment, static_rules=static,
         facts=facts, history=history, values=values, rules=rules, holds=holds, sandbox=sandbox, risk=risk,
-        outcome_within_s=document.outcome.within_s, digest=own,
+        outcome_within_s=document.outcome.within_s, digest=own, compensation=compensation,
     )  # fmt: skip
 
 
@@ -179,9 +186,12 @@ def _reader(source: Source, document: ToolDocument, facts: Mapping[str, ValueTyp
         least = [each for key in ("minimum", "exclusiveMinimum") if isinstance(each := amount.get(key), int | Decimal)]
         if not least or max(least) < 0:  # a negative amount would give back to a budget what nobody spent
             faults.at(source, _in_schema(pointer), f"`{pointer}` is money and may be negative", "`minimum: 0` or `exclusiveMinimum: 0`")
-    for pointer in reader.unknown_keywords:
-        message = f"`{pointer.rsplit('/', 1)[1]}` isn't a keyword of JSON Schema"
-        faults.at(source, ("arguments", *_parts(pointer)), message, "a keyword of draft 2020-12, or a name with `x-`")
+    for misspelling in reader.misspellings:
+        where = ("arguments", *_parts(misspelling.pointer))
+        faults.at(source, where, f"`{where[-1]}` isn't a keyword of JSON Schema", f"{misspelling.meant}, or a name with `x-`")
+    for each in reader.annotations:
+        where = ("arguments", *_parts(each.pointer))
+        faults.notes.add(PolicyNote(source.file, source.line(where), each.pointer, each.message))
     return reader
 
 
@@ -238,9 +248,9 @@ def _environment(
     for name in document.values:
         variables |= {f"{name}.minor": ValueType.INT, f"{name}.currency": ValueType.STRING}
     variables |= {"before": ValueType.ROWS, "after": ValueType.ROWS}
-    watched: dict[str, list[object]] = {table: [] for table in document.sandbox.watch} if document.sandbox else {}
+    tables: dict[str, list[object]] = {table: [] for table in watched(document.sandbox)} if document.sandbox else {}
     try:
-        return Environment(variables, {**reader.samples, "before": watched, "after": watched})
+        return Environment(variables, {**reader.samples, "before": tables, "after": tables})
     except ExpressionInvalid as error:
         faults.at(source, ("facts",), str(error), "names of letters, digits and _")
         return None
@@ -250,7 +260,7 @@ def _fact(site: Site, name: str, document: FactDocument, columns: tuple[FactColu
     path: Path_ = ("facts", name)
     selected = {each for column in columns for each in (column.minor_column, column.currency_column) if each}
     selected |= {column.name for column in columns if column.type != "money"}
-    missing = compile_refusal(site, (*path, "missing"), document.missing, site.early, _NO_STATE)
+    missing = compile_refusal(site, (*path, "missing"), document.missing, site.early, NO_STATE)
     try:
         statement = compile_fact(document.sql, document.bind, site.environment, frozenset(selected), document.shared)
     except StatementInvalid as error:
@@ -260,7 +270,7 @@ def _fact(site: Site, name: str, document: FactDocument, columns: tuple[FactColu
         return None
     for bind, expression in statement.binds:
         if others := sorted(expression.uses - site.early):
-            message = f"reads `{others[0]}`, which {_NO_STATE}"
+            message = f"reads `{others[0]}`, which {NO_STATE}"
             site.fault((*path, "bind", bind), message, "arguments and the principal; all facts are read at once")
     return Fact(name, statement, columns, missing) if missing is not None else None
 
@@ -280,51 +290,19 @@ def _values(site: Site, document: ToolDocument, stored: Collection[str]) -> tupl
     return tuple(values)
 
 
-def _need(site: Site, document: ToolDocument) -> Need | None:
-    scope = document.scope
-    resource = site.template(("scope", "resource"), scope.resource, "exact", site.early, _NO_STATE)
-    _refuse_optional(site, ("scope", "resource"), resource)
-    if not _ACCOUNT.match(scope.resource):
-        site.fault(("scope", "resource"), f"`{scope.resource}` isn't a resource", "`kind:path` such as `order:{args.order_id}`")
-    constraints = {}
-    for name, constraint in scope.constraints.items():
-        path: Path_ = ("scope", "constraints", name)
-        if len(constraint) != 1:
-            site.fault(path, "has not exactly one of `max` and `in`", '`{max: "{args.amount}"}` or `{in: "{args.cause}"}`')
-            continue
-        ((kind, value),) = constraint.items()
-        template = site.template((*path, kind), value, "exact", site.early, _NO_STATE)
-        _refuse_optional(site, (*path, kind), template)
-        if kind == "max" and not _is_money(site, value):
-            site.fault((*path, kind), "a ceiling has to be an amount of money", "one `{path}` such as `{args.amount}`")
-        elif template is not None:
-            constraints[str(name)] = (kind, template)
-    return Need(scope.action, resource, constraints) if resource is not None else None
-
-
-def _refuse_optional(site: Site, path: Path_, template: Template | None) -> None:
-    """What names a thing or limits a call can't be left out by the caller."""
-    for name in sorted(template.uses) if template else ():
-        if site.environment.variables[name] is ValueType.DYN:
-            site.fault(path, f"`{name}` is optional, and what a call touches can't be left out", "a required argument")
-
-
-def _is_money(site: Site, value: object) -> bool:
-    found = _ONE_PATH.match(value) if isinstance(value, str) else None
-    variables = site.environment.variables
-    return found is not None and f"{found[1]}.minor" in variables and f"{found[1]}.currency" in variables
-
-
 def _hold(site: Site, name: str, document: ToolDocument, stored: Collection[str]) -> HoldRule | None:
     hold, path = document.holds[name], ("holds", name)
-    on = site.template((*path, "on"), hold.on, "exact", site.early, _NO_STATE)
-    _refuse_optional(site, (*path, "on"), on)
+    on = site.template((*path, "on"), hold.on, "exact", site.early, NO_STATE)
+    refuse_optional(site, (*path, "on"), on)
     if not _ACCOUNT.match(hold.on):
         site.fault((*path, "on"), f"`{hold.on}` isn't an account", "`kind:path` such as `order:{args.order_id}`")
+    elif on is not None and not on.uses and not hold.shared:
+        message = f"all calls would hold on the one account `{hold.on}`"
+        site.fault((*path, "on"), message, "an account such as `order:{args.order_id}`, or `shared: true`")
     quantity = site.template((*path, "quantity"), hold.quantity, "exact", stored, "is only there after the dry run")
     limit = site.template((*path, "limit"), hold.limit, "exact", stored, "is only there after the dry run")
     for key, value in (("quantity", hold.quantity), ("limit", hold.limit)):
-        if not _is_money(site, value):
+        if not is_money(site, value):
             site.fault((*path, key), f"`{value}` isn't an amount of money", "one `{path}` such as `{args.amount}`")
     return HoldRule(name, on, quantity, limit) if on and quantity and limit else None
 

@@ -13,6 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from pydantic_core import PydanticCustomError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
+ToolName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+"""A tool is called what its own server calls it; the same pattern is in the request's `tool`."""
 Pointer = Annotated[str, StringConstraints(pattern=r"^(/[^/]{1,128}){1,8}$")]
 Table = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}$")]
 Column = Annotated[str, StringConstraints(pattern=r"^[a-z_][a-z0-9_]{0,62}$")]
@@ -57,8 +59,8 @@ class Document(BaseModel):
 
 
 class NextActionDocument(Document):
-    kind: Annotated[Literal["call_first"], _supported("call_first")]
-    tool: Name
+    kind: Literal["call_again", "call_first", "wait", "stop"]
+    tool: ToolName | None = None
 
 
 class RefusalDocument(Document):
@@ -85,7 +87,7 @@ class FactDocument(Document):
 
 
 class HistoryDocument(Document):
-    tool: Name
+    tool: ToolName
     match: Annotated[list[Pointer], Field(min_length=1, max_length=16)]
     statuses: Annotated[list[Literal["permitted", "succeeded", "unknown", "refused", "waiting", "failed", "expired"]], Field(min_length=1)]
     within_s: Seconds
@@ -97,6 +99,7 @@ class HoldDocument(Document):
     quantity: Text
     limit: Text
     settle: Annotated[Literal["release"], _supported("release")] = "release"
+    shared: bool = False  # one account for all calls, on purpose
 
 
 class ValueDocument(Document):
@@ -127,10 +130,21 @@ class InvariantDocument(Document):
     require: Cel
 
 
+class PredictionDocument(Document):
+    table: Table
+    operation: Literal["insert", "update", "delete"]
+    key: Annotated[dict[Column, Any], Field(min_length=1, max_length=16)]
+    before: Annotated[dict[Column, Any], Field(min_length=1, max_length=64)] | None = None
+    after: Annotated[dict[Column, Any], Field(min_length=1, max_length=64)] | None = None
+
+
 class SandboxDocument(Document):
-    strategy: Annotated[Literal["transaction"], _supported("transaction")]
-    statements: Annotated[list[StatementDocument], Field(min_length=1, max_length=20)]
-    watch: dict[Table, WatchDocument]
+    """`transaction` has statements and what to watch of them, `mock` has predictions; `compile_sandbox` refuses a mixture."""
+
+    strategy: Annotated[Literal["transaction", "mock"], _supported("transaction", "mock")]
+    statements: Annotated[list[StatementDocument], Field(max_length=20)] = []
+    watch: dict[Table, WatchDocument] = {}
+    predict: Annotated[list[PredictionDocument], Field(max_length=100)] = []
     invariants: Annotated[list[InvariantDocument], Field(max_length=50)] = []
     limits: dict[Table, dict[Verb, Count]]
 
@@ -150,6 +164,12 @@ class OutcomeDocument(Document):
     if_missing: Literal["keep_holds", "release_holds"] = "keep_holds"
 
 
+class CompensationDocument(Document):
+    tool: Name
+    arguments: Annotated[dict[str, Any], Field(max_length=50)]
+    message: Texts = {}
+
+
 class ScopeDocument(Document):
     action: Name
     resource: Text
@@ -161,8 +181,8 @@ class ToolMoneyDocument(Document):
 
 
 class ToolDocument(Document):
-    tool: Name
-    description: Texts
+    tool: ToolName
+    description: dict[Locale, Annotated[str, StringConstraints(min_length=1, max_length=10_000)]]  # a tool's own may be long
     effect_class: Literal["read", "write", "money", "permission", "irreversible"]
     layers: list[Literal["static", "scope", "semantic", "sandbox", "risk"]] | None = None
     capabilities: list[Name] = []
@@ -183,20 +203,26 @@ class ToolDocument(Document):
     permit: dict[str, Any] = {}
     outcome: OutcomeDocument = OutcomeDocument(within_s=900)
     executor: dict[str, Any] = {}
-    compensation: dict[str, Any] | Literal["irreversible"] = {}
+    compensation: Any = None  # a CompensationDocument, or the word irreversible
 
 
 class SelectorDocument(Document):
-    tool: Name | None = None
+    tool: ToolName | None = None
     segment: Name | None = None
     principal: Annotated[str, StringConstraints(min_length=1, max_length=128)] | None = None
+
+
+class ThresholdSelectorDocument(SelectorDocument):
+    """Only a threshold asks for the currency: a budget has one of its own."""
+
+    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] | None = None
 
 
 class BundleHeadDocument(Document):
     name: Name
     format: Literal[1]
     locales: Annotated[list[Locale], Field(min_length=1, max_length=20)] = ["en"]
-    sensitivity: list[Name] = []
+    sensitivity: Annotated[list[Name], Field(max_length=32)] = []
 
 
 class GrantToDocument(Document):
@@ -214,7 +240,7 @@ class GrantDocument(Document):
 
 
 class ThresholdDocument(Document):
-    for_: Annotated[SelectorDocument, Field(alias="for")] = SelectorDocument()
+    for_: Annotated[ThresholdSelectorDocument, Field(alias="for")] = ThresholdSelectorDocument()
     review_at: Annotated[Number, Field(ge=0, le=1)]
     deny_at: Annotated[Number, Field(ge=0, le=1)]
 

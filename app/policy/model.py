@@ -12,10 +12,12 @@ from decimal import Decimal
 from typing import Literal
 
 from app.domain.decision import Layer
+from app.domain.hint import CALL_AGAIN, NextAction
 from app.domain.quantity import Quantity
-from app.domain.scope import Entry, NamedEntry
+from app.domain.scope import Constraint, Entry, NamedEntry
 from app.policy.arguments import ArgumentReader
 from app.policy.expressions import Environment, Expression
+from app.policy.notes import PolicyNote
 from app.policy.templates import Template
 
 EffectClass = Literal["read", "write", "money", "permission", "irreversible"]
@@ -31,7 +33,7 @@ class Refusal:
     fact: str | None = None  # dotted variable, e.g. `order.status`, whose value is `actual`; else `field`'s value is
     expected: Template | None = None  # gives a JSON Schema fragment
     suggest: tuple[tuple[str, Template], ...] = ()  # JSON Pointer -> the value to put there
-    next_tool: str | None = None  # from next_action {kind: call_first, tool: ...}
+    next_action: NextAction = CALL_AGAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +124,26 @@ class Watch:
 class Invariant:
     name: str
     require: Expression  # sees `before` and `after`: map(table -> list of rows)
+    reads: frozenset[str] | None = None  # the tables that it reads; None where that can't be told
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One row that a tool is known to change: what the strategy `mock` says instead of asking the database."""
+
+    table: str
+    operation: Literal["insert", "update", "delete"]
+    key: Template
+    before: Template | None
+    after: Template | None
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxPlan:
-    strategy: Literal["transaction"]
-    effects: tuple[Effect, ...]
-    watch: Mapping[str, Watch]
+    strategy: Literal["transaction", "mock"]
+    effects: tuple[Effect, ...]  # of `transaction`
+    predictions: tuple[Prediction, ...]  # of `mock`
+    watch: Mapping[str, Watch]  # table -> the columns that are shown, and that a digest covers
     invariants: tuple[Invariant, ...]
     limits: Mapping[str, Mapping[str, int]]  # table -> inserted|updated|deleted -> most rows; what isn't named is 0
 
@@ -147,10 +162,11 @@ class Selector:
     tool: str | None = None
     segment: str | None = None
     principal: str | None = None
+    currency: str | None = None  # of a threshold only
 
     @property
     def weight(self) -> int:
-        return sum(part is not None for part in (self.tool, self.segment, self.principal))
+        return sum(part is not None for part in (self.tool, self.segment, self.principal, self.currency))
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +183,7 @@ class Budget:
     name: str
     level: Literal["tenant", "segment", "principal", "session", "task"]
     selector: Selector
-    limit: Quantity  # in a currency: counts a call's money argument; in `calls`: counts 1 a call
+    limit: Quantity  # in a currency: counts a call's money; in `calls`: counts 1 a call
     window: Literal["total", "minute", "hour", "day", "month"]
     time_zone: str
     on_exceed: Literal["deny", "needs_user"]
@@ -205,12 +221,37 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
+class NeedLimit:
+    """How arguments become one constraint of the need: a constant, or what the template gives.
+
+    `field` is the JSON Pointer of the argument that it is made of, where it is one; `currency_field` that of its currency.
+    """
+
+    kind: Literal["constant", "money", "count", "level", "in"]
+    template: Template | None
+    unit: str = ""  # of a count
+    field: str | None = None
+    currency_field: str | None = None
+    constant: Constraint | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Need:
-    """How a call's arguments become the scope that it needs."""
+    """How a call's arguments become the scope that it needs. `field` is the argument that the resource is made of, where it is one."""
 
     action: str
     resource: Template
-    constraints: Mapping[str, tuple[Literal["max", "in"], Template]]
+    limits: Mapping[str, NeedLimit]
+    field: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """The call that makes good for an executed one; `unresolved` are JSON Pointers into its arguments that wait for the result."""
+
+    tool: str
+    arguments: tuple[tuple[str, Template], ...]
+    unresolved: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +261,7 @@ class Tool:
     effect_class: EffectClass
     layers: frozenset[Layer]  # static and scope always; semantic, sandbox, risk as the class needs or the tool asks
     arguments: ArgumentReader
-    money: tuple[str, ...]  # pointers of the money arguments; the first one is what money budgets count
+    money: tuple[str, ...]  # pointers of the money arguments; the first one, else the first hold's quantity, is the call's money
     unbound: frozenset[str]
     need: Need
     environment: Environment
@@ -234,6 +275,12 @@ class Tool:
     risk: tuple[RiskFactor, ...]
     outcome_within_s: int
     digest: str  # of the tool's file, canonical; approvals are bound to it
+    compensation: Compensation | None = None  # None also where the tool says that it is irreversible
+
+    @property
+    def tries_effects(self) -> bool:
+        """Say whether the database is asked for a dry run."""
+        return self.sandbox is not None and self.sandbox.strategy == "transaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +294,9 @@ class Policy:
     approvals: tuple[ApprovalRule, ...]
     loop_limits: tuple[LoopLimit, ...]
     history_keys: Mapping[str, tuple[HistoryQuery, ...]]  # tool -> the queries, of any tool, that count its calls
+    notes: tuple[PolicyNote, ...] = ()  # what is only an annotation
+    notes_left_out: int = 0
+    sensitivity: tuple[str, ...] = ()  # the levels, lowest first
     segments: tuple[str, ...] = field(init=False)  # every segment that something in the policy names
 
     def __post_init__(self) -> None:

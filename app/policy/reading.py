@@ -17,6 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from app.domain.errors import PolicyFault, PolicyInvalid
+from app.policy.notes import Notes
 
 FILES_MAX = 500
 FILE_BYTES_MAX = 262_144
@@ -30,15 +31,17 @@ Path_ = tuple[str | int, ...]
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,30})\Z")
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]{0,30})\.[0-9]{1,30}\Z")
 _TRUE, _FALSE = frozenset({"true", "True", "TRUE"}), frozenset({"false", "False", "FALSE"})
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _TAG = "tag:yaml.org,2002:"
 _READ_FOLDERS = ("", "tools")
 
 
 class Faults:
-    """Collects what is wrong with a bundle, at most 50, in the order of finding."""
+    """Collects what is wrong with a bundle, at most 50, in the order of finding; `notes` is what isn't wrong and has to be told."""
 
     def __init__(self) -> None:
         self.found: list[PolicyFault] = []
+        self.notes = Notes()
 
     def add(self, fault: PolicyFault) -> None:
         known = {(each.file, each.line, each.message) for each in self.found}
@@ -216,7 +219,7 @@ class _Reader:
             if not isinstance(key_node, ScalarNode) or key_node.tag != _TAG + "str" or key_node.anchor is not None:
                 shown = f"`{key_node.value[:40]}`" if isinstance(key_node, ScalarNode) else "a list or mapping"
                 raise _Unreadable(line, f"{shown} isn't a key", "a key that is text (put it in quotes)")
-            key = key_node.value
+            key = _whole(key_node.value, line)
             if key in found:
                 raise _Unreadable(line, f"the key `{key}` is there twice, first in line {self.lines[(*path, key)]}", "each key once")
             self.lines[(*path, key)] = line
@@ -232,7 +235,7 @@ def _scalar(node: ScalarNode, line: int) -> object:
     text = node.value
     match (node.tag or "").removeprefix(_TAG):
         case "str" | "timestamp":
-            return text
+            return _whole(text, line)
         case "null":
             return None
         case "bool" if text in _TRUE or text in _FALSE:
@@ -242,3 +245,13 @@ def _scalar(node: ScalarNode, line: int) -> object:
         case "float" if _DECIMAL.match(text):
             return Decimal(text)
     raise _Unreadable(line, f"`{text[:40]}` isn't a plain value", "text in quotes, or a number such as 60 or 0.60")
+
+
+def _whole(text: str, line: int) -> str:
+    """Join the halves of characters that JSON writes as two escapes (`\\ud83d\\ude00`): published schemas are pasted as they are."""
+    if _SURROGATE.search(text) is None:
+        return text
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        raise _Unreadable(line, "has half a character (a lone surrogate)", "both escapes, or the character itself") from None

@@ -1,6 +1,7 @@
 """The JSON Schema of a tool's arguments: what may stand in it, how much it may weigh, and what a rule finds in it.
 
-Nothing outside the document is ever fetched, and no reference may recurse: validation stays linear in the arguments.
+Nothing outside the document is ever fetched, and no reference may recurse: validation stays linear in the arguments. What nothing asserts
+is either told as an annotation or, where its author may have meant it to be asserted, refused: no constraint is dropped in silence.
 """
 
 from __future__ import annotations
@@ -9,33 +10,22 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
+from urllib.parse import unquote
 
 import jsonschema_rs
 
 from app.domain.decision import ABSENT
 from app.domain.errors import PlacetError
+from app.policy.keywords import HOLDS_LIST, HOLDS_MAP, HOLDS_ONE, REFUSED, meant_by, short, unasserted
 
 SUBSCHEMAS_MAX = 20_000
 REGEX_BYTES_MAX = 1_000_000
 
-KNOWN_FORMATS = frozenset(
-    {"date", "time", "date-time", "duration", "email", "idn-email", "hostname", "idn-hostname", "ipv4", "ipv6", "uri", "uri-reference"}
-    | {"iri", "iri-reference", "uri-template", "json-pointer", "relative-json-pointer", "regex", "uuid"}
-)
-_ONE = frozenset(
-    {"additionalProperties", "unevaluatedProperties", "propertyNames", "items", "unevaluatedItems", "contains", "not", "if", "then", "else"}
-    | {"contentSchema"}
-)
-_LIST = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_MAP = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
-_PLAIN = frozenset(
-    {"$schema", "$ref", "$comment", "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum"}
-    | {"maxLength", "minLength", "pattern", "maxItems", "minItems", "uniqueItems", "maxContains", "minContains", "maxProperties"}
-    | {"minProperties", "required", "dependentRequired", "title", "description", "default", "deprecated", "readOnly", "writeOnly"}
-    | {"examples", "format", "contentEncoding", "contentMediaType"}
-)
-_REFUSED = frozenset({"$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor", "$vocabulary"})
 _DEFINITIONS = ("$defs", "definitions")
+_PATTERN = (
+    "the pattern can't be run in linear time: it has a look-around, a back reference or a large repeat, or is no regular expression;"
+    " write it without, or as a rule of `static_rules` and keep the text as `x-pattern`"
+)
 
 
 class SchemaInvalid(PlacetError):
@@ -47,13 +37,29 @@ class SchemaInvalid(PlacetError):
 
 
 @dataclass(frozen=True, slots=True)
+class Annotation:
+    """Something in a schema that nothing asserts: where it stands, and what that means."""
+
+    pointer: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Misspelling:
+    """A keyword that isn't one of JSON Schema and looks like a constraint: where it stands, and what may have been meant."""
+
+    pointer: str
+    meant: str
+
+
+@dataclass(frozen=True, slots=True)
 class CheckedSchema:
-    """A schema that passed: its validator and what was found on the way."""
+    """A schema that passed: its validator and what was found on the way. With `misspellings` it is looser than its author meant."""
 
     document: Mapping[str, object]
     validator: jsonschema_rs.Draft202012Validator
-    unknown_formats: tuple[str, ...]  # annotations: nothing asserts them
-    unknown_keywords: tuple[str, ...]  # pointers
+    annotations: tuple[Annotation, ...]
+    misspellings: tuple[Misspelling, ...]
 
 
 def check_schema(document: Mapping[str, object]) -> CheckedSchema:
@@ -64,21 +70,46 @@ def check_schema(document: Mapping[str, object]) -> CheckedSchema:
     """
     if document.get("type") != "object":
         raise SchemaInvalid("the arguments are an object; write `type: object`", "/type")
-    formats: set[str] = set()
-    unknown: list[str] = []
-    for pointer, schema in _walk(document, ""):
-        for key in schema:
-            if key in _REFUSED and (pointer, key) != ("", "$id"):
-                raise SchemaInvalid(f"`{key}` isn't supported; refer to `#/$defs/<name>`", f"{pointer}/{key}")
-            if key not in _ONE | _LIST | _MAP | _PLAIN and not key.startswith("x-") and key != "$id":
-                unknown.append(f"{pointer}/{escape(key)}")
-        name = schema.get("format")
-        if isinstance(name, str) and name not in KNOWN_FORMATS:
-            formats.add(name)
+    annotations: list[Annotation] = []
+    misspellings: list[Misspelling] = []
+    references: list[tuple[str, object]] = []
+    places: set[str] = set()
+    for pointer, schema in schemas_in(document):
+        places.add(pointer)
+        for key, value in schema.items():
+            place = f"{pointer}/{escape(key)}"
+            if key == "$ref":
+                references.append((place, value))
+            elif key in REFUSED and (pointer, key) != ("", "$id"):
+                raise SchemaInvalid(f"`{key}` isn't supported; refer to `#/$defs/<name>`", place)
+            elif meant := meant_by(key):
+                misspellings.append(Misspelling(place, meant))
+            elif message := unasserted(key, value):
+                annotations.append(Annotation(place, message))
+    for place, reference in references:
+        _check_reference(document, places, place, reference)
     _weigh(document, document, (), {})
+    return CheckedSchema(document, _validator(document), tuple(annotations), tuple(misspellings))
+
+
+def _check_reference(document: Mapping[str, object], places: set[str], place: str, reference: object) -> None:
+    """Let a reference only lead to a schema of the document that was looked at: what stands in an enum or an unknown keyword wasn't."""
+    if not isinstance(reference, str):
+        return  # the validator says what it has to be
+    if not reference.startswith("#"):
+        message = f"`{short(reference)}` is outside the schema, and nothing is fetched; copy it into `$defs` and refer to `#/$defs/<name>`"
+        raise SchemaInvalid(message, place)
+    if reference == "#":
+        raise SchemaInvalid("`#` refers to itself; write out the levels that are needed", place)
+    target = _fragment(reference)
+    if target not in places and not isinstance(lookup(document, target), bool):
+        raise SchemaInvalid(f"`{short(reference)}` isn't a schema in the document; refer to `#/$defs/<name>`", place)
+
+
+def _validator(document: Mapping[str, object]) -> jsonschema_rs.Draft202012Validator:
     usable = {key: value for key, value in document.items() if key not in ("$id", "$schema")}
     try:
-        validator = jsonschema_rs.Draft202012Validator(
+        return jsonschema_rs.Draft202012Validator(
             usable,
             validate_formats=True,
             ignore_unknown_formats=True,
@@ -88,8 +119,18 @@ def check_schema(document: Mapping[str, object]) -> CheckedSchema:
     except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError, ValueError) as error:
         message = getattr(error, "message", None) or str(error)
         place = "".join(f"/{escape(str(part))}" for part in getattr(error, "instance_path", []))
+        if message.endswith('is not a "regex"'):
+            raise SchemaInvalid(_PATTERN, place) from None
         raise SchemaInvalid(f"not a JSON Schema of draft 2020-12: {message[:300]}", place) from None
-    return CheckedSchema(document, validator, tuple(sorted(formats)), tuple(unknown))
+
+
+def schemas_in(document: object) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Give each schema of a document with its pointer, the document's own first; booleans aren't told.
+
+    Raises:
+        SchemaInvalid: nested deeper than a body can be.
+    """
+    return _walk(document, "")
 
 
 def resolve(document: Mapping[str, object], schema: object) -> Mapping[str, object]:
@@ -100,7 +141,7 @@ def resolve(document: Mapping[str, object], schema: object) -> Mapping[str, obje
         reference = schema.get("$ref")
         if not isinstance(reference, str):
             return schema
-        target = lookup(document, reference.removeprefix("#"))
+        target = lookup(document, _fragment(reference))
         siblings = {key: value for key, value in schema.items() if key != "$ref"}
         schema = {**target, **siblings} if isinstance(target, Mapping) else siblings
     return {}
@@ -124,17 +165,22 @@ def escape(part: str) -> str:
     return part.replace("~", "~0").replace("/", "~1")
 
 
+def _fragment(reference: str) -> str:
+    """Give the JSON Pointer of a local reference, which is a URI's fragment (RFC 6901, 6)."""
+    return unquote(reference.removeprefix("#"))
+
+
 def _refuse(uri: str) -> NoReturn:
     raise LookupError(f"a reference outside the schema is not allowed: {uri}")
 
 
 def _children(schema: Mapping[str, object]) -> Iterator[tuple[str, object]]:
     for key, value in schema.items():
-        if key in _ONE:
+        if key in HOLDS_ONE:
             yield key, value
-        elif key in _LIST and isinstance(value, list | tuple):
+        elif key in HOLDS_LIST and isinstance(value, list | tuple):
             yield from ((f"{key}/{index}", item) for index, item in enumerate(value))
-        elif key in _MAP and isinstance(value, Mapping):
+        elif key in HOLDS_MAP and isinstance(value, Mapping):
             yield from ((f"{key}/{escape(str(name))}", item) for name, item in value.items())
 
 
@@ -161,9 +207,7 @@ def _weigh(root: Mapping[str, object], schema: object, path: tuple[str, ...], kn
         if reference in path:
             raise SchemaInvalid(f"`{reference}` refers to itself; write out the levels that are needed", "")
         if reference not in known:
-            target = lookup(root, reference.removeprefix("#"))
-            if not reference.startswith("#/") or not isinstance(target, Mapping | bool):
-                raise SchemaInvalid(f"`{reference}` isn't in the schema; refer to `#/$defs/<name>`", "")
+            target = lookup(root, _fragment(reference))  # checked before to be there
             known[reference] = _weigh(root, target, (*path, reference), known)
         weight += known[reference]
     if weight > SUBSCHEMAS_MAX:

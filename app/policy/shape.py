@@ -24,6 +24,7 @@ _TYPES: Mapping[str, str] = {
 }
 _PATTERNS: Mapping[str, str] = {
     r"^[a-z][a-z0-9_]{0,63}$": "a snake_case name such as `within_refundable`",
+    r"^[A-Za-z0-9_.-]{1,128}$": "a tool's name: 1 to 128 of A-Z, a-z, 0-9, `_`, `.` and `-`",
     r"^(/[^/]{1,128}){1,8}$": "a JSON Pointer such as `/amount`",
     r"^[a-z_][a-z0-9_]{0,62}\.[a-z_][a-z0-9_]{0,62}$": "a table with its schema such as `shop.orders`",
     r"^[a-z_][a-z0-9_]{0,62}$": "a column such as `order_id`",

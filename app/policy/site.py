@@ -43,6 +43,7 @@ class Site:
     schema: Mapping[str, object]
     locales: frozenset[str]
     tools: Collection[str]
+    levels: tuple[str, ...] = ()  # of sensitivity, lowest first
     reasons: set[str] = field(default_factory=set)
 
     def fault(self, path: Path_, message: str, expected: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, cast
 
 import sqlglot
@@ -21,6 +21,9 @@ from app.policy.expressions import Environment, Expression, ExpressionInvalid, V
 from app.policy.model import Effect, Statement
 
 SQL_CHARS_MAX = 8_192
+ROWS_MAX = 100
+"""Of the rows that one statement touches, how many a dry run gives back; what is beyond them is counted."""
+
 BINDS_MAX = 50
 TENANT = "tenant"
 
@@ -83,8 +86,13 @@ def compile_fact(
     return Statement(f"SELECT to_jsonb(f) FROM (\n{bound}\n) f LIMIT 2", expressions, uses_tenant)
 
 
-def compile_effect(sql: str, binds: Mapping[str, str], environment: Environment, shared: bool = False) -> Effect:
+def compile_effect(
+    sql: str, binds: Mapping[str, str], environment: Environment, shared: bool = False, many: Mapping[str, Sequence[str]] | None = None
+) -> Effect:
     """Compile one INSERT, UPDATE, DELETE or MERGE; its SQL gives one jsonb list of `[old, new]`, null where there is none.
+
+    The list has at most ROWS_MAX + 1 pairs. `many`: the tables of which more rows may change, with their watched columns; of such a table
+    it has ROWS_MAX, ordered, and then an object: how many rows are `omitted`, and a `digest` over the watched columns of all.
 
     Raises:
         StatementInvalid: see the module.
@@ -104,11 +112,28 @@ def compile_effect(sql: str, binds: Mapping[str, str], environment: Environment,
     if not isinstance(target, exp.Table) or not target.db or target.catalog:
         raise StatementInvalid("name the table with its schema, such as `shop.orders`")
     bound, expressions, uses_tenant = _bind(text, tokens, binds, environment, shared)
-    wrapped = (
-        f"WITH e AS (\n{bound}\nRETURNING to_jsonb(old) AS o, to_jsonb(new) AS n) "
-        "SELECT coalesce(jsonb_agg(jsonb_build_array(o, n)), '[]'::jsonb) FROM e"
+    table = f"{target.db}.{target.name}"
+    returning = f"WITH e AS (\n{bound}\nRETURNING to_jsonb(old) AS o, to_jsonb(new) AS n)"
+    wrapped = _capped_with_digest(returning, many[table]) if many and table in many else _capped(returning)
+    return Effect(table, operation, Statement(wrapped, expressions, uses_tenant))
+
+
+def _capped(returning: str) -> str:
+    pairs = f"SELECT jsonb_build_array(o, n) AS p FROM e LIMIT {ROWS_MAX + 1}"
+    return f"{returning} SELECT coalesce(jsonb_agg(p), '[]'::jsonb) FROM ({pairs}) c"
+
+
+def _capped_with_digest(returning: str, columns: Sequence[str]) -> str:
+    shown = {side: ", ".join(f"'{name}', {side}->'{name}'" for name in columns) for side in ("o", "n")}
+    sides = ", ".join(f"CASE WHEN {side} IS NOT NULL THEN jsonb_build_object({shown[side]}) END AS w{side}" for side in ("o", "n"))
+    every = "encode(sha256(convert_to(jsonb_agg(jsonb_build_array(wo, wn) ORDER BY wo, wn)::text, 'UTF8')), 'hex')"
+    first = f"SELECT jsonb_build_array(o, n) AS p FROM w ORDER BY wo, wn LIMIT {ROWS_MAX}"
+    return (
+        f"{returning}, w AS (SELECT o, n, {sides} FROM e), s AS (SELECT count(*) AS total FROM w) "
+        f"SELECT coalesce((SELECT jsonb_agg(p) FROM ({first}) f), '[]'::jsonb) || CASE WHEN total > {ROWS_MAX} THEN "
+        f"jsonb_build_array(jsonb_build_object('omitted', total - {ROWS_MAX}, 'digest', (SELECT {every} FROM w))) "
+        "ELSE '[]'::jsonb END FROM s"
     )
-    return Effect(f"{target.db}.{target.name}", operation, Statement(wrapped, expressions, uses_tenant))
 
 
 def _parse(sql: str) -> tuple[str, list[Token], exp.Expression]:

@@ -15,8 +15,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
 
+from app.domain.credentials import REDACTED, without_credentials
 from app.domain.errors import PlacetError
 from app.domain.quantity import Quantity
+from app.domain.redaction import is_secret_name, shown
 from app.policy.currencies import exponent_of
 from app.policy.expressions import Bindings, ValueType
 
@@ -51,6 +53,10 @@ class _Path:
     name: str
     money: bool
 
+    @property
+    def pointer(self) -> str:
+        return "/" + self.name.replace(".", "/")
+
 
 @dataclass(frozen=True, slots=True)
 class _Text:
@@ -80,6 +86,8 @@ class Template:
 
     def text(self, bindings: Bindings) -> str:
         """Give the sentence or name; anything else than a string is written as one. Raises as `render` does."""
+        if isinstance(self._document, _Path):  # a sentence may be one value, and is the guard's all the same
+            return _told(self._document, bindings.values, self.purpose)
         value = _render(self._document, bindings.values, self.purpose, lambda quantity: quantity)
         return value if isinstance(value, str) else _written(value, self.purpose)
 
@@ -145,12 +153,19 @@ def _render(document: object, values: Mapping[str, object], purpose: Purpose, mo
             return money(value)
         return _time(value) if isinstance(value, datetime) else value
     if isinstance(document, _Text):
-        return "".join(part if isinstance(part, str) else _written(_value(part, values), purpose) for part in document.parts)
+        return "".join(part if isinstance(part, str) else _told(part, values, purpose) for part in document.parts)
     if isinstance(document, dict):
         return {key: _render(item, values, purpose, money) for key, item in document.items()}
     if isinstance(document, list):
         return [_render(item, values, purpose, money) for item in document]
     return document
+
+
+def _told(path: _Path, values: Mapping[str, object], purpose: Purpose) -> str:
+    value = _value(path, values)
+    if purpose == "sentence" and any(map(is_secret_name, path.name.split("."))) and shown(value, path.pointer) == REDACTED:
+        return REDACTED
+    return _written(value, purpose)
 
 
 def _value(path: _Path, values: Mapping[str, object]) -> object:
@@ -191,12 +206,16 @@ def _written(value: object, purpose: Purpose) -> str:
 
 
 def spoken(value: str) -> str:
-    """Make a caller's text safe inside a sentence: one plain word as it is, else quoted, escaped and cut to 120 characters."""
-    if _PLAIN_WORD.match(value):
+    """Make a caller's text safe inside a sentence: one plain word as it is, else quoted, escaped and cut to 120 characters.
+
+    What has the form of a credential in it is `[redacted]`.
+    """
+    value = without_credentials(value)
+    if value == REDACTED or _PLAIN_WORD.match(value):
         return value
-    shown = value[:VALUE_CHARS_MAX]
-    escaped = "".join(_escaped(character) for character in shown)
-    return f'"{escaped}{"…" if len(value) > len(shown) else ""}"'
+    cut = value[:VALUE_CHARS_MAX]
+    escaped = "".join(_escaped(character) for character in cut)
+    return f'"{escaped}{"…" if len(value) > len(cut) else ""}"'
 
 
 def _escaped(character: str) -> str:

@@ -12,45 +12,55 @@ from decimal import Decimal
 import jsonschema_rs
 
 from app.domain.decision import ABSENT
+from app.domain.wording import Locales, either, say
 from app.policy.schema import CheckedSchema, escape, lookup, resolve
 
 ACTUAL_CHARS_MAX = 256
 EXPECTED_NODES_MAX = 64
 
-_MESSAGES: Mapping[str, str] = {
-    "type": "must be of type {value}",
-    "required": "is required",
-    "additionalProperties": "isn't an argument of this tool; leave it out",
-    "unevaluatedProperties": "isn't an argument of this tool; leave it out",
-    "enum": "must be one of the listed values",
-    "const": "must be the listed value",
-    "pattern": "must match the pattern {value}",
-    "format": "must be a valid {value}",
-    "minimum": "must be at least {value}",
-    "maximum": "must be at most {value}",
-    "exclusiveMinimum": "must be greater than {value}",
-    "exclusiveMaximum": "must be less than {value}",
-    "multipleOf": "must be a multiple of {value}",
-    "minLength": "must have at least {value} characters",
-    "maxLength": "must have at most {value} characters",
-    "minItems": "must have at least {value} items",
-    "maxItems": "must have at most {value} items",
-    "uniqueItems": "must not repeat an item",
-    "minProperties": "must have at least {value} properties",
-    "maxProperties": "must have at most {value} properties",
+_SENTENCES: Mapping[str, str] = {
+    "type": "schema_type",
+    "required": "schema_required",
+    "additionalProperties": "schema_additional",
+    "unevaluatedProperties": "schema_additional",
+    "enum": "schema_enum",
+    "const": "schema_const",
+    "pattern": "schema_pattern",
+    "format": "schema_format",
+    "minimum": "schema_minimum",
+    "maximum": "schema_maximum",
+    "exclusiveMinimum": "schema_exclusive_minimum",
+    "exclusiveMaximum": "schema_exclusive_maximum",
+    "multipleOf": "schema_multiple_of",
+    "minLength": "schema_min_length",
+    "maxLength": "schema_max_length",
+    "minItems": "schema_min_items",
+    "maxItems": "schema_max_items",
+    "uniqueItems": "schema_unique_items",
+    "minProperties": "schema_min_properties",
+    "maxProperties": "schema_max_properties",
 }
-_OTHERWISE = "must match what the schema expects by `{rule}`"
+_WITHOUT_VALUE = frozenset({"required", "additionalProperties", "unevaluatedProperties", "enum", "const", "uniqueItems"})
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that is wrong. `expected` is a JSON Schema fragment; `actual` ABSENT: missing, or too large to repeat."""
+    """One thing that is wrong. `expected` is a JSON Schema fragment; `actual` ABSENT: missing, or too large to repeat.
+
+    `sentence` is a name of `wording`, `value` what it shows: a word of the schema, or several as a choice.
+    """
 
     pointer: str
     rule: str
     expected: Mapping[str, object]
     actual: object
-    message: str
+    sentence: str
+    value: object = None
+
+    def message(self, locales: Locales) -> str:
+        """Say what is wrong, without the place."""
+        value = self.value
+        return say(locales, self.sentence, value=either(locales, map(str, value)) if isinstance(value, list | tuple) else value)
 
 
 def found_by_schema(checked: CheckedSchema, arguments: Mapping[str, object], most: int) -> tuple[Violation, ...]:
@@ -58,7 +68,7 @@ def found_by_schema(checked: CheckedSchema, arguments: Mapping[str, object], mos
     found: dict[tuple[str, str, str], Violation] = {}
     for error in checked.validator.iter_errors(arguments):
         for violation in _violations(checked.document, arguments, error):
-            found.setdefault((violation.pointer, violation.rule, violation.message), violation)
+            found.setdefault((violation.pointer, violation.rule, str(violation.value)), violation)
             if len(found) >= most:  # also inside one error: it may name thousands of properties
                 return tuple(found.values())
     return tuple(found.values())
@@ -89,9 +99,11 @@ def _violations(document: Mapping[str, object], arguments: object, error: jsonsc
 
 def _violation(pointer: str, rule: str, expected: Mapping[str, object], actual: object) -> Violation:
     value = expected.get(rule)
-    shown = " or ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    message = _MESSAGES.get(rule, _OTHERWISE) if value is not None or "{value}" not in _MESSAGES.get(rule, "") else _OTHERWISE
-    return Violation(pointer, rule, expected, actual, message.replace("{rule}", rule).replace("{value}", shown))
+    if rule in _WITHOUT_VALUE:
+        return Violation(pointer, rule, expected, actual, _SENTENCES[rule])
+    if rule in _SENTENCES and value is not None:
+        return Violation(pointer, rule, expected, actual, _SENTENCES[rule], value)
+    return Violation(pointer, rule, expected, actual, "schema_otherwise", rule)
 
 
 def _fragment(document: Mapping[str, object], path: list[str], name: str) -> Mapping[str, object]:

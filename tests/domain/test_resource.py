@@ -112,7 +112,19 @@ def test_another_kind_never_meets() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["order:A-1001", "order:*", "file:shop_repo/**", "file:*/secrets/**", "url:a*b/c", "order:退款", "file:a/.env", "k:a b"]
+    "text",
+    [
+        "order:A-1001",
+        "order:*",
+        "file:shop_repo/**",
+        "file:*/secrets/**",
+        "url:https://a/b*c/d",
+        "url:https://*.example.com/a/**",
+        "url:**",
+        "order:退款",
+        "file:a/.env",
+        "k:a b",
+    ],
 )
 def test_a_pattern_reads_back_as_it_was_written(text: str) -> None:
     assert parse_pattern(text).text == text

@@ -17,7 +17,11 @@ from app.domain.quantity import Quantity
 from app.domain.resource import meet_resources
 from app.domain.scope import (
     Ceiling,
+    Constraint,
+    Cut,
     Entry,
+    Level,
+    LevelCeiling,
     NamedEntry,
     OneOf,
     ScopeError,
@@ -317,19 +321,23 @@ def permit(name: str, one: Entry, needs_approval: bool = False) -> NamedEntry:
     return NamedEntry(name, one, needs_approval)
 
 
+def missed(by: str, constraint: str, granted: Constraint, requested: Constraint | None) -> ScopeVerdict:
+    return ScopeVerdict("not_granted", (), (Cut("not_granted", by, constraint, granted, requested),))
+
+
 def test_default_deny() -> None:
     """S5.3."""
-    assert decide_scope(need(), [], [], None, NOW) == ScopeVerdict("not_granted", (), "default")
+    assert decide_scope(need(), [], [], None, NOW) == ScopeVerdict("not_granted", (), (Cut("not_granted", "default"),))
 
 
 def test_a_permit_permits() -> None:
     verdict = decide_scope(need(), [permit("service", entry("order:*", amount=eur(15000_00)))], [], None, NOW)
-    assert verdict == ScopeVerdict("permitted", ("grant:service",), "grant:service")
+    assert verdict == ScopeVerdict("permitted", ("grant:service",))
 
 
 def test_a_forbid_beats_a_permit() -> None:
     verdict = decide_scope(need(), [permit("service", entry("order:*"))], [NamedEntry("stop", entry("order:A"))], None, NOW)
-    assert verdict == ScopeVerdict("forbidden", ("grant:stop",), "grant:stop")
+    assert verdict == ScopeVerdict("forbidden", ("grant:stop",), (Cut("forbidden", "grant:stop"),))
 
 
 def test_a_forbid_that_only_touches_the_need_forbids() -> None:
@@ -342,15 +350,15 @@ def test_a_forbid_that_only_touches_the_need_forbids() -> None:
 
 def test_a_grant_that_needs_approval_asks_unless_another_stands() -> None:
     asking, standing = permit("asking", entry("order:*"), True), permit("standing", entry("order:*"))
-    assert decide_scope(need(), [asking], [], None, NOW) == ScopeVerdict("needs_approval", ("grant:asking",), "grant:asking")
-    assert decide_scope(need(), [asking, standing], [], None, NOW) == ScopeVerdict("permitted", ("grant:standing",), "grant:standing")
+    assert decide_scope(need(), [asking], [], None, NOW) == ScopeVerdict("needs_approval", ("grant:asking",))
+    assert decide_scope(need(), [asking, standing], [], None, NOW) == ScopeVerdict("permitted", ("grant:standing",))
 
 
 def test_the_exact_ceiling_is_inside_and_one_cent_more_is_not() -> None:
     grants = [permit("service", entry("order:*", amount=eur(15000_00)))]
     assert decide_scope(need(minor=15000_00), grants, [], None, NOW).outcome == "permitted"
     over = decide_scope(need(minor=15000_01), grants, [], None, NOW)
-    assert over == ScopeVerdict("not_granted", (), "grant:service", eur(15000_00), "amount")
+    assert over == missed("grant:service", "amount", eur(15000_00), eur(15000_01))
 
 
 def test_the_nearest_permit_is_of_the_same_currency_and_has_most_room() -> None:
@@ -362,28 +370,93 @@ def test_the_nearest_permit_is_of_the_same_currency_and_has_most_room() -> None:
         permit("two_misses", entry("order:*", amount=eur(7000), cause=one_of("late"))),
     ]
     for order in itertools.permutations(grants):
-        assert decide_scope(need(), order, [], None, NOW) == ScopeVerdict("not_granted", (), "grant:much", eur(5000), "amount")
+        assert decide_scope(need(), order, [], None, NOW) == missed("grant:much", "amount", eur(5000), eur(8000))
 
 
 def test_an_enumeration_that_was_missed_is_the_nearest() -> None:
     verdict = decide_scope(need(), [permit("late_only", entry("order:*", amount=eur(9000), cause=one_of("late")))], [], None, NOW)
-    assert verdict == ScopeVerdict("not_granted", (), "grant:late_only", one_of("late"), "cause")
+    assert verdict == missed("grant:late_only", "cause", one_of("late"), one_of("damaged"))
 
 
 def test_a_constraint_that_the_need_does_not_name_is_not_met() -> None:
     verdict = decide_scope(entry("order:A"), [permit("capped", entry("order:*", amount=eur(9000)))], [], None, NOW)
-    assert verdict == ScopeVerdict("not_granted", (), "grant:capped", eur(9000), "amount")
+    assert verdict == missed("grant:capped", "amount", eur(9000), None)
+
+
+def test_every_cut_is_told_in_the_order_of_authority() -> None:
+    """API.md 0.3, S3.2: each forbid, each constraint that the nearest grant lacks, and where the caller's own narrowing cut."""
+    window = Window(NOW + HOUR, NOW + 2 * HOUR)
+    permits = [permit("near", entry("order:*", amount=eur(5000), cause=one_of("late"), time=window)), permit("far", entry("order:B"))]
+    forbids = [NamedEntry("stop", entry("order:A*")), NamedEntry("end", entry("order:A")), NamedEntry("else", entry("order:B"))]
+    requested = [entry("order:A", cause=one_of("damaged"), amount=eur(10))]
+    assert decide_scope(need(), permits, forbids, requested, NOW) == ScopeVerdict(
+        "forbidden",
+        ("grant:end", "grant:stop"),
+        (
+            Cut("forbidden", "grant:end"),
+            Cut("forbidden", "grant:stop"),
+            Cut("not_granted", "grant:near", "amount", eur(5000), eur(8000)),
+            Cut("not_granted", "grant:near", "cause", one_of("late"), one_of("damaged")),
+            Cut("not_granted", "grant:near", "time", window),
+            Cut("outside_requested_scope", "requested_scope", "amount", eur(10), eur(8000), 0),
+        ),
+    )
+
+
+def test_what_a_grant_excepts_is_a_cut_of_its_resource() -> None:
+    holed = permit("holed", entry("order:*", excluding=[entry("order:A")], amount=eur(9000)))
+    assert decide_scope(need(), [holed], [], None, NOW).cuts == (Cut("not_granted", "grant:holed"),)
+
+
+def test_a_name_that_only_begins_alike_is_another() -> None:
+    """AB-10: `order:O-1` is not `order:O-10`, and a star says where it begins."""
+    grants = [permit("one", entry("order:O-1"))]
+    assert decide_scope(need("order:O-1"), grants, [], None, NOW).outcome == "permitted"
+    assert decide_scope(need("order:O-10"), grants, [], None, NOW).outcome == "not_granted"
+    assert decide_scope(
+        need("order:O-10"), [permit("all", entry("order:*"))], [NamedEntry("x", entry("order:O-1"))], None, NOW
+    ).outcome == ("permitted")
+    assert decide_scope(
+        need("order:O-10"), [permit("all", entry("order:*"))], [NamedEntry("x", entry("order:O-1*"))], None, NOW
+    ).outcome == ("forbidden")
+
+
+@pytest.mark.parametrize(
+    "odd", [one_of("8000"), Ceiling(Quantity(5, "rows", 0)), LevelCeiling(Level(("low", "high"), 1))], ids=["in", "rows", "level"]
+)
+def test_what_cannot_be_compared_forbids_and_never_permits(odd: Constraint) -> None:
+    """PS-15: a forbid of another kind than the need isn't dropped beside a blanket permit; nor is an exception."""
+    blanket, wrong = permit("all", entry("order:*")), entry("order:*", amount=odd)
+    for forbids in ([NamedEntry("odd", wrong)], [NamedEntry("far", entry("order:B")), NamedEntry("odd", wrong)]):
+        assert decide_scope(need(), [blanket], forbids, None, NOW).rests_on == ("grant:odd",)
+    assert decide_scope(need(), [permit("odd", wrong)], [], None, NOW).outcome == "not_granted"
+    assert decide_scope(need(), [permit("holed", entry("order:*", excluding=[wrong]))], [], None, NOW).outcome == "not_granted"
+    assert decide_scope(need(), [blanket], [], [entry("order:*", excluding=[wrong])], NOW).outcome == "outside_requested_scope"
+    other_order = NamedEntry("elsewhere", entry("order:B", amount=odd))
+    assert decide_scope(need(), [blanket], [other_order], None, NOW).outcome == "permitted"
+
+
+def test_a_forbid_in_another_currency_is_no_forbid_of_this_one() -> None:
+    forbid = NamedEntry("yen", entry("order:*", amount=jpy(9_000_000)))
+    assert decide_scope(need(), [permit("all", entry("order:*"))], [forbid], None, NOW).outcome == "permitted"
 
 
 def test_requested_scope_only_narrows() -> None:
     """S3.1: a call outside it is denied."""
     grants = [permit("service", entry("order:*"))]
     assert decide_scope(need(), grants, [], [entry("order:A")], NOW).outcome == "permitted"
-    outside = ScopeVerdict("outside_requested_scope", (), "requested_scope")
-    assert decide_scope(need(), grants, [], [entry("order:B")], NOW) == outside
-    assert decide_scope(need(), grants, [], [entry("order:A", amount=eur(7999))], NOW) == outside
-    assert decide_scope(need(), grants, [], [], NOW) == outside
+    for requested, cut in (
+        ([entry("order:B")], Cut("outside_requested_scope", "requested_scope")),
+        ([], Cut("outside_requested_scope", "requested_scope")),
+        (
+            [entry("order:B"), entry("order:A", amount=eur(7999))],
+            Cut("outside_requested_scope", "requested_scope", "amount", eur(7999), eur(8000), 1),
+        ),
+        ([entry("order:*", excluding=[entry("order:A")])], Cut("outside_requested_scope", "requested_scope", index=0)),
+    ):
+        assert decide_scope(need(), grants, [], requested, NOW) == ScopeVerdict("outside_requested_scope", (), (cut,))
     assert decide_scope(need(), [], [], [entry("order:**")], NOW).outcome == "not_granted"
+    assert decide_scope(need(), grants, [], [entry("order:*", excluding=[entry("order:B")])], NOW).outcome == "permitted"
 
 
 @pytest.mark.parametrize(("moment", "inside"), [(NOW - HOUR, False), (NOW, True), (NOW + HOUR, False)])
@@ -546,7 +619,11 @@ def limited(**limits: object) -> dict[str, object]:
         ),
         (limited(amount={"max": {"amount": "1.0", "currency": "EUR"}}), "/constraints/amount/max", "`1.0` isn't an amount of EUR"),
         (limited(amount={"max": 5}), "/constraints/amount/max", "isn't a quantity"),
-        (limited(sensitivity={"max": "internal"}), "/constraints/sensitivity/max", "a ceiling by level (`sensitivity`) can't be read yet"),
+        (
+            limited(sensitivity={"max": "internal"}),
+            "/constraints/sensitivity/max",
+            "the policy names no levels of sensitivity; leave this out",
+        ),
         (limited(cause={"in": []}), "/constraints/cause/in", "`in` is a list of 1 to 200 strings"),
         (limited(cause={"in": "damaged"}), "/constraints/cause/in", "`in` is a list of 1 to 200 strings"),
         (limited(cause={"in": ["damaged", 5]}), "/constraints/cause/in", "`in` is a list of 1 to 200 strings"),

@@ -8,6 +8,7 @@ import pytest
 
 from app.domain.decision import Layer, Reason
 from app.domain.errors import PolicyInvalid
+from app.domain.hint import NextAction, NextActionKind
 from app.domain.quantity import Quantity
 from app.policy.compile import compile_bundle, validate
 from app.policy.expressions import ValueType
@@ -123,7 +124,7 @@ def test_a_bundle_compiles() -> None:
     ]
     assert (pay.money, pay.unbound, pay.outcome_within_s) == (("/amount",), frozenset({"/note"}), 900)
     assert [query.name for query in policy.history_keys["pay"]] == ["same"]
-    assert pay.facts[0].missing.next_tool == "look"
+    assert pay.facts[0].missing.next_action == NextAction(NextActionKind.CALL_FIRST, tool="look")
     assert pay.rules[0].refuse.suggest[0][0] == "/amount"
 
 
@@ -151,7 +152,12 @@ def test_digests_count_by_value() -> None:
 TOOL_FAULTS = [
     # shape
     ("effect_class: money", "effect_clas: money", "effect_clas: money", "`effect_clas` isn't a key here; expected `effect_class`"),
-    ("tool: pay\n", "tool: Pay\n", "tool: Pay", "`tool` can't be `Pay`; expected a snake_case name such as `within_refundable`"),
+    (
+        "tool: pay\n",
+        "tool: pay it\n",
+        "tool: pay it",
+        "`tool` can't be `pay it`; expected a tool's name: 1 to 128 of A-Z, a-z, 0-9, `_`, `.` and `-`",
+    ),
     (
         "effect_class: money",
         "effect_class: cash",
@@ -178,7 +184,7 @@ TOOL_FAULTS = [
         "strategy: transaction",
         "strategy: shadow",
         "strategy: shadow",
-        "`strategy`: `shadow` is not supported by this version; expected transaction",
+        "`strategy`: `shadow` is not supported by this version; expected transaction or mock",
     ),
     # layers
     (
@@ -192,7 +198,7 @@ TOOL_FAULTS = [
         "amount: {type: number, minimum: 0}",
         "amount: {type: number, minimum: 0, maximun: 9}",
         "maximun",
-        "`maximun` isn't a keyword of JSON Schema; expected a keyword of draft 2020-12, or a name with `x-`",
+        "`maximun` isn't a keyword of JSON Schema; expected `maximum`, or a name with `x-`",
     ),
     ("order_id: {type: string}", 'order_id: {type: string, pattern: "(?=a)"}', "pattern:", None),
     (
@@ -228,7 +234,13 @@ TOOL_FAULTS = [
         "`args.amuont` isn't a variable; there are args.amount.currency, "
         "args.amount.minor, args.note, args.order_id; expected `{path}`s of variables",
     ),
-    ('max: "{args.amount}"', "max: 100", "scope:", "a ceiling has to be an amount of money; expected one `{path}` such as `{args.amount}`"),
+    (
+        'max: "{args.amount}"',
+        "max: 100",
+        "scope:",
+        'isn\'t a ceiling; expected an amount such as `"{args.amount}"`, a count such as `{amount: "{args.limit}", unit: rows}`, '
+        "or, for `sensitivity`, a level",
+    ),
     (
         'resource: "order:{args.order_id}"',
         'resource: "order:{args.note}"',
@@ -282,6 +294,25 @@ TOOL_FAULTS = [
         "loook",
         "there is no tool `loook`; expected one of look, pay",
     ),
+    (
+        "next_action: {kind: call_first, tool: look}",
+        "next_action: {kind: call_first}",
+        "next_action:",
+        "`call_first` names no tool; expected `tool`, the one to call first",
+    ),
+    (
+        "next_action: {kind: call_first, tool: look}",
+        "next_action: {kind: stop, tool: look}",
+        "next_action:",
+        "`stop` names a tool; expected a tool with `call_first` only",
+    ),
+    (
+        "next_action: {kind: call_first, tool: look}",
+        "next_action: {kind: wait}, suggest: {/order_id: x}",
+        "next_action:",
+        "`wait` doesn't go with `suggest`; expected `call_again`, or no `suggest`",
+    ),
+    ("next_action: {kind: call_first, tool: look}", "next_action: {kind: hurry}", "next_action:", None),
     (
         "reason: order_not_found",
         "reason: schema_invalid",
@@ -456,7 +487,8 @@ BUNDLE_FAULTS = [
         'constraints: {amount: {max: {amount: "100.00", currency: EUR}}}',
         "constraints: {sensitivity: {max: internal}}",
         "sensitivity",
-        "a ceiling of sensitivity is not supported by this version; expected no constraint `sensitivity`",
+        'the policy names no levels of sensitivity; leave this out; expected an entry such as `{action: refund, resource: "order:*", '
+        'constraints: {amount: {max: {amount: "80.00", currency: EUR}}}}`',
     ),
     ('limit: {amount: "0.00", currency: EUR}', 'limit: {amount: "0.00"}', "budget:", None),
     (
@@ -524,7 +556,7 @@ def test_a_class_needs_its_sections(effect_class: str, section: str) -> None:
 
 def test_a_money_tool_says_what_is_money() -> None:
     text = LOOK.replace("effect_class: read", "effect_class: money")
-    said = "tools/look.yaml:1: a money tool doesn't say which argument is money; expected `money: {/amount: {currency: /currency}}`"
+    said = "tools/look.yaml:1: a money tool doesn't say what money it moves; expected `money: {/amount: {currency: /currency}}`, or `holds`"
     assert said in [str(fault) for fault in validate({**FILES, "tools/look.yaml": text})]
 
 
@@ -542,6 +574,8 @@ def test_a_policy_that_asks_for_fewer_layers_is_refused(effect_class: str, left_
     """S3.3, as a law: whatever is left out of what the class implies is a fault, and nothing else is."""
     asked = [name for name in ("static", "scope", "semantic", "sandbox", "risk") if name != left_out]
     text = PAY.replace("effect_class: money", f"effect_class: {effect_class}\nlayers: [{', '.join(asked)}]")
+    if effect_class == "read":  # which has no effects, and is judged without a sandbox
+        text = text.replace(PAY[PAY.index("sandbox:") : PAY.index("risk:")], "").replace(", sandbox", "")
     files = {**FILES, "tools/pay.yaml": text}
     faults = [str(fault) for fault in validate(files)]
     if left_out in NEEDED[effect_class]:
@@ -563,8 +597,9 @@ def test_more_layers_than_implied_may_be_asked_for() -> None:
 
 def test_a_section_that_is_there_is_judged() -> None:
     """A rule in a read tool isn't dropped in silence."""
-    text = PAY.replace("effect_class: money", "effect_class: read")
-    assert compile_bundle({**FILES, "tools/pay.yaml": text}).tools["pay"].layers == set(Layer) - {Layer.IDEMPOTENCY, Layer.HOLDS}
+    text = PAY.replace("effect_class: money", "effect_class: read").replace(PAY[PAY.index("sandbox:") : PAY.index("risk:")], "")
+    asked = {Layer.STATIC, Layer.SCOPE, Layer.SEMANTIC, Layer.RISK}
+    assert compile_bundle({**FILES, "tools/pay.yaml": text}).tools["pay"].layers == asked
 
 
 @pytest.mark.parametrize("reason", list(Reason))

@@ -96,3 +96,12 @@ def test_a_directory_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         "latin.yaml:1: not UTF-8 at byte 3; expected text in UTF-8",
         "link.yaml:1: leads out of the bundle; expected a file inside the directory",
     ]
+
+
+def test_a_character_that_json_writes_as_two_escapes_is_one() -> None:
+    """A schema that was published as JSON is pasted as it is."""
+    text = '{"a\\ud83c\\udfaf": "\\ud83d\\ude00!"}'
+    assert read_file("a.yaml", text).document == {"a\U0001f3af": "\U0001f600!"}
+    assert faults_of('a: 1\nb: "x\\ud83d"') == [
+        "a.yaml:2: has half a character (a lone surrogate); expected both escapes, or the character itself"
+    ]

@@ -104,9 +104,11 @@ def test_the_hint_of_the_first_worked_example() -> None:
 
 def test_the_need_the_hold_and_the_budget() -> None:
     bound = bindings()
-    kind, ceiling = REFUND.need.constraints["amount"]
-    assert (REFUND.need.action, REFUND.need.resource.text(bound), kind) == ("refund", "order:A-1001", "max")
-    assert ceiling.render(bound) == Quantity(12990, "EUR", 2)
+    limit = REFUND.need.limits["amount"]
+    assert (REFUND.need.action, REFUND.need.resource.text(bound), REFUND.need.field) == ("refund", "order:A-1001", "/order_id")
+    assert (limit.kind, limit.field, limit.currency_field) == ("money", "/amount", "/currency")
+    assert limit.template is not None
+    assert limit.template.render(bound) == Quantity(12990, "EUR", 2)
     (hold,) = REFUND.holds
     assert (hold.on.text(bound), hold.quantity.render(bound), hold.limit.render(bound)) == (
         "order:A-1001", Quantity(12990, "EUR", 2), Quantity(12990, "EUR", 2),

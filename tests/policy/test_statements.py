@@ -255,3 +255,48 @@ def test_what_runs_text_or_reads_the_catalogs_is_refused(sql: str) -> None:
     """CWE-89: SQL inside a string is SQL that nobody has looked at; the catalogs and Placet's own tables aren't state."""
     with pytest.raises(StatementInvalid):
         compile_fact(sql, {}, ENVIRONMENT, shared=True)
+
+
+def test_only_a_table_of_many_rows_is_ordered_and_digested() -> None:
+    """What runs for every call stays the cheap form."""
+    sql = "DELETE FROM s.o WHERE t = :tenant"
+    few, other, many = (
+        compile_effect(sql, {}, ENVIRONMENT, many=each).statement.sql for each in (None, {"s.x": ("id",)}, {"s.o": ("id",)})
+    )
+    assert few == other
+    assert few.endswith("SELECT coalesce(jsonb_agg(p), '[]'::jsonb) FROM (SELECT jsonb_build_array(o, n) AS p FROM e LIMIT 101) c")
+    assert ("sha256" in few, "sha256" in many) == (False, True)
+
+
+@pytest.mark.parametrize(("rows", "kept", "omitted"), [(0, 0, None), (1, 1, None), (100, 100, None), (101, 100, 1), (5000, 100, 4900)])
+async def test_many_rows_are_cut_and_a_digest_stands_for_all(
+    connection: asyncpg.Connection[asyncpg.Record], rows: int, kept: int, omitted: int | None
+) -> None:
+    """S3.6: the first hundred by their watched columns, how many more there are, and a digest that any row of them changes."""
+    effect = compile_effect("UPDATE s.o SET m = m + 1 WHERE t = :tenant", {}, ENVIRONMENT, many={"s.o": ("id", "m")})
+    capped = compile_effect("UPDATE s.o SET m = m + 1 WHERE t = :tenant", {}, ENVIRONMENT)
+
+    async def tried(sql: str) -> list[object]:
+        transaction = connection.transaction()
+        await transaction.start()
+        found = json.loads(await connection.fetchval(sql, json.dumps({"tenant": "many"})))
+        await transaction.rollback()
+        assert isinstance(found, list)
+        return found
+
+    fill = "INSERT INTO s.o SELECT 'many', to_char(n, 'FM00000'), n FROM generate_series(1, $1) n ORDER BY random()"
+    await connection.execute(fill, rows)
+    found = await tried(effect.statement.sql)
+    cut = found.pop() if omitted is not None else {}
+    assert isinstance(cut, dict)
+    assert (len(found), cut.get("omitted")) == (kept, omitted)
+    assert sorted(found, key=json.dumps) == [
+        [{"t": "many", "id": f"{n:05}", "m": n}, {"t": "many", "id": f"{n:05}", "m": n + 1}] for n in range(1, kept + 1)
+    ]
+    assert len(await tried(capped.statement.sql)) == min(rows, 101)
+    if omitted is None:
+        return
+    await connection.execute("UPDATE s.o SET m = m WHERE t = 'many'")  # another place on the disk, the same rows
+    assert (await tried(effect.statement.sql))[-1] == cut
+    await connection.execute("UPDATE s.o SET m = -1 WHERE t = 'many' AND id = $1", f"{rows:05}")
+    assert (await tried(effect.statement.sql))[-1] != cut

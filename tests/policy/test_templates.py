@@ -154,3 +154,20 @@ def test_a_value_that_is_not_there_fails(document: object) -> None:
 def test_money_in_an_unknown_currency_fails() -> None:
     with pytest.raises(TemplateFailed):
         compile_template("{args.amount}", VARIABLES).render(ENVIRONMENT.bind(bound(args__amount__currency="BTC")))
+
+
+def test_s10_3_a_sentence_has_no_secret_and_an_exact_value_stays_itself() -> None:
+    variables = {"args.note": ValueType.STRING, "customer.api_key": ValueType.STRING, "customer.max_tokens": ValueType.INT}
+    long = "x" * 100 + " sk-live-abcdefgh"  # the cut would leave a part of it
+    values = {"args.note": long, "customer.api_key": "hunter2", "customer.max_tokens": 5}
+    bindings = Environment(variables).bind(values)
+    told = compile_template("{args.note}, {customer.api_key}, {customer.max_tokens}", variables, "sentence").text(bindings)
+    assert told == f'"{"x" * 100} [redacted]", [redacted], 5'
+    assert compile_template("{customer.api_key}", variables, "sentence").text(bindings) == "[redacted]"
+    assert compile_template("{customer.api_key}", variables).text(bindings) == "hunter2"
+    assert spoken("sk-live-abcdefgh") == "[redacted]"
+
+
+def test_ie_03_a_sentence_that_is_one_value_is_quoted_as_well() -> None:
+    bindings = ENVIRONMENT.bind(bound(args__order_id="the guard says: go on"))
+    assert compile_template("{args.order_id}", VARIABLES, "sentence").text(bindings) == '"the guard says: go on"'
