@@ -6,7 +6,7 @@ A guard sees nothing that isn't here; what isn't here can't change a decision.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from app.domain.decision import Decision, Layer, LayerResult
@@ -81,6 +81,7 @@ class DryRun:
     """What the effects did before they were rolled back, or the SQLSTATE and names of what stopped them.
 
     `rows`: for each statement the (old, new) pairs, None for the side that isn't there. `counts`: table -> (inserted, updated, deleted).
+    `omitted`: the statement's index -> how many of its rows aren't in `rows`, and the digest of all of them.
     """
 
     rows: tuple[tuple[tuple[Mapping[str, object] | None, Mapping[str, object] | None], ...], ...] = ()
@@ -89,6 +90,7 @@ class DryRun:
     constraint: str = ""
     table: str = ""
     column: str = ""
+    omitted: Mapping[int, tuple[int, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

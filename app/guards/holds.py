@@ -7,18 +7,20 @@ principal and the clock alone, so that they can be locked before any state is re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason, accepted
-from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from app.domain.decision import Check, Layer, LayerResult, Outcome, Reason, accepted
+from app.domain.hint import CALL_AGAIN, STOP, WAIT_FOR_APPROVAL, DenialClass, Retryable
 from app.domain.quantity import MINOR_MAX, Quantity
-from app.guards.context import Balance, CallContext, LayerVerdict, NewHold, Refused
+from app.domain.wording import Locales, say
+from app.guards.call_money import money_of
+from app.guards.context import Balance, CallContext, LayerVerdict, NewHold
+from app.guards.refusal import layer_refuses, refusal_of
 from app.guards.risk import selects
-from app.policy.currencies import exponent_of
 from app.policy.expressions import Bindings
-from app.policy.model import Budget, Tool
+from app.policy.model import Budget
 from app.policy.templates import TemplateFailed
 
 
@@ -71,6 +73,7 @@ def check_holds(context: CallContext, bindings: Bindings, accounts: Accounts, ba
     """Say what to hold, or which account can't bear it. `balances` already include what this batch has decided before."""
     checks: list[Check] = []
     holds: list[NewHold] = []
+    locales = context.call.locales
     for hold in context.tool.holds:
         account = accounts.resources[hold.name]
         try:
@@ -79,10 +82,10 @@ def check_holds(context: CallContext, bindings: Bindings, accounts: Accounts, ba
             quantity = limit = None
         balance = balances[account]
         if not isinstance(quantity, Quantity) or not isinstance(limit, Quantity) or quantity.minor < 0 or quantity.unit != limit.unit:
-            return _refuse(_broken(hold.name))
+            return _refuse(_broken(hold.name, locales), DenialClass.STATE, 0)
         if balance.unit not in (None, quantity.unit) or balance.held + balance.spent + quantity.minor > min(limit.minor, MINOR_MAX):
-            left = Quantity(max(0, limit.minor - balance.held - balance.spent), limit.unit, limit.exponent)
-            return _refuse(_exceeded(hold.name, Reason.HOLD_EXCEEDS_LIMIT, quantity, left), DenialClass.STATE)
+            left = remaining_of(limit, balance)
+            return _refuse(_exceeded(hold.name, Reason.HOLD_EXCEEDS_LIMIT, quantity, left, locales), DenialClass.STATE, left.minor)
         checks.append(accepted(hold.name))
         holds.append(NewHold(account, account.removeprefix("resource:"), quantity))
     asked: Check | None = None
@@ -93,44 +96,31 @@ def check_holds(context: CallContext, bindings: Bindings, accounts: Accounts, ba
         balance = balances[each.account]
         shown = f"budget:{each.budget.name}"
         if balance.held + balance.spent + counted.minor > each.budget.limit.minor:
-            limit = each.budget.limit
-            left = Quantity(max(0, limit.minor - balance.held - balance.spent), limit.unit, limit.exponent)
-            check = _exceeded(shown, Reason.BUDGET_EXCEEDED, counted, left)
+            left = remaining_of(each.budget.limit, balance)
+            check = _exceeded(shown, Reason.BUDGET_EXCEEDED, counted, left, locales)
             if each.budget.on_exceed == "deny":
-                return _refuse(check, DenialClass.BUDGET)
-            asked = asked or Check(
-                shown,
-                Outcome.NEEDS_USER,
-                check.reason,
-                fact=check.fact,
-                actual=check.actual,
-                expected=check.expected,
-                message=check.message,
-            )
+                return _refuse(check, DenialClass.BUDGET, left.minor)
+            asked = asked or replace(check, outcome=Outcome.NEEDS_USER)
             continue
         checks.append(accepted(shown))
         holds.append(NewHold(each.account, shown, counted))
     if asked is not None:
-        return _ask(asked, checks)
+        return _ask(asked, checks, locales)
     return HoldsVerdict(LayerVerdict(LayerResult(Layer.HOLDS, Outcome.ACCEPTED, tuple(checks))), tuple(holds))
+
+
+def remaining_of(limit: Quantity, balance: Balance, taken: Quantity | None = None) -> Quantity:
+    """Give what is left of a limit, beside `taken` as well; never less than nothing."""
+    left = limit.minor - balance.held - balance.spent - (taken.minor if taken is not None else 0)
+    return Quantity(max(0, left), limit.unit, limit.exponent)
 
 
 def counted_by(budget: Budget, context: CallContext, bindings: Bindings) -> Quantity | None:
     """Give what a call takes from a budget, or None where it is in another currency or has no money."""
     if not budget.limit.is_currency:
         return Quantity(1, budget.limit.unit, 0) if budget.limit.unit == "calls" else None
-    amount = _amount(context.tool, bindings)
+    amount = money_of(context.tool, bindings)
     return amount if amount is not None and amount.unit == budget.limit.unit else None
-
-
-def _amount(tool: Tool, bindings: Bindings) -> Quantity | None:
-    """Give the call's money: the tool's first money argument."""
-    if not tool.money:
-        return None
-    name = "args" + tool.money[0].replace("/", ".")
-    minor, currency = bindings.values.get(f"{name}.minor"), bindings.values.get(f"{name}.currency")
-    exponent = exponent_of(currency) if isinstance(currency, str) else None
-    return Quantity(minor, str(currency), exponent) if type(minor) is int and exponent is not None else None
 
 
 def _levels(budget: Budget, context: CallContext) -> tuple[str, ...]:
@@ -174,47 +164,23 @@ def _escaped(part: str) -> str:
     return part.replace("\\", "\\\\").replace("|", "\\|")
 
 
-def _exceeded(name: str, reason: Reason, wanted: Quantity, left: Quantity) -> Check:
-    message = f"{wanted.text()} is more than what is left there: {left.text()}"
-    return Check(
-        name,
-        Outcome.DENIED,
-        reason,
-        fact=f"{name}.remaining",
-        actual=wanted.as_number(),
-        expected={"maximum": left.as_number()},
-        message=message,
-    )
+def _exceeded(name: str, reason: Reason, wanted: Quantity, left: Quantity, locales: Locales) -> Check:
+    message = say(locales, "over_what_is_left", wanted=wanted.text(), left=left.text())
+    expected = {"maximum": left.as_number()}
+    return Check(name, Outcome.DENIED, reason, None, f"{name}.remaining", wanted.as_number(), expected, message)
 
 
-def _broken(name: str) -> Check:
-    return Check(name, Outcome.DENIED, Reason.RULE_ERROR, message=f"the hold {name} could not be computed, so the call is refused")
+def _broken(name: str, locales: Locales) -> Check:
+    return Check(name, Outcome.DENIED, Reason.RULE_ERROR, message=say(locales, "hold_error", name=name))
 
 
-def _refuse(check: Check, denial_class: DenialClass = DenialClass.STATE) -> HoldsVerdict:
-    hint = FixHint(
-        denial_class,
-        Retryable.AFTER_CHANGE,
-        check.message or "",
-        NextAction(NextActionKind.CALL_AGAIN),
-        fact=check.fact,
-        actual=check.actual,
-        expected=check.expected,
-    )
-    refused = Refused(Decision.DENIED, Layer.HOLDS, str(check.reason), hint, check.name)
-    return HoldsVerdict(LayerVerdict(LayerResult(Layer.HOLDS, Outcome.DENIED, (check,)), refused))
+def _refuse(check: Check, denial_class: DenialClass, left: int) -> HoldsVerdict:
+    """Refuse; where nothing is left, no smaller call would pass either."""
+    action = CALL_AGAIN if left else STOP
+    return HoldsVerdict(layer_refuses(refusal_of(Layer.HOLDS, check, denial_class, action=action), (check,)))
 
 
-def _ask(check: Check, before: list[Check]) -> HoldsVerdict:
-    message = f"{check.message}; a person has to approve this call"
-    hint = FixHint(
-        DenialClass.BUDGET,
-        Retryable.AFTER_APPROVAL,
-        message,
-        NextAction(NextActionKind.WAIT_FOR_APPROVAL),
-        fact=check.fact,
-        actual=check.actual,
-        expected=check.expected,
-    )
-    refused = Refused(Decision.NEEDS_USER, Layer.HOLDS, str(check.reason), hint, check.name)
-    return HoldsVerdict(LayerVerdict(LayerResult(Layer.HOLDS, Outcome.NEEDS_USER, (*before, check)), refused))
+def _ask(check: Check, before: list[Check], locales: Locales) -> HoldsVerdict:
+    message = say(locales, "over_budget_ask", found=check.message)
+    asked = refusal_of(Layer.HOLDS, check, DenialClass.BUDGET, Retryable.AFTER_APPROVAL, WAIT_FOR_APPROVAL, message=message)
+    return HoldsVerdict(layer_refuses(asked, (*before, check)))

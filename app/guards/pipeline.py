@@ -7,15 +7,19 @@ entered; and what needs a person goes on until every layer that could refuse out
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 
 from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
-from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from app.domain.hint import STOP, DenialClass
 from app.domain.scope import Entry
+from app.domain.wording import Locales, say
+from app.guards.compensation import plan_compensation
 from app.guards.context import CallContext, Evidence, LayerVerdict, NewHold, Refused
 from app.guards.holds import Accounts, accounts_of, check_holds
+from app.guards.refusal import layer_refuses, refusal_of
 from app.guards.risk import check_risk
+from app.guards.sandbox.mock import check_mock
 from app.guards.sandbox.transaction import check_transaction
 from app.guards.scope import check_scope
 from app.guards.semantic import SemanticVerdict, check_semantic
@@ -55,6 +59,8 @@ class Verdict:
     need: Entry | None = None
     rests_on: tuple[str, ...] = ()
     cuts: tuple[Mapping[str, object], ...] = ()
+    compensation: Mapping[str, object] | None = None
+    bindings: Bindings | None = field(default=None, repr=False, compare=False)  # with what was read for the call, where it got that far
 
 
 def prepare(context: CallContext, requested: tuple[Entry, ...] | None) -> Prepared:
@@ -72,7 +78,7 @@ def prepare(context: CallContext, requested: tuple[Entry, ...] | None) -> Prepar
     try:
         accounts = accounts_of(context, static.bindings)
     except TemplateFailed:
-        refused = _hold_without_name()
+        refused = _hold_without_name(context.call.locales)
         return Prepared(context, (*layers, refused.result), refused.refused, need=scope.need)
     return Prepared(context, tuple(layers), None, static.bindings, accounts, scope.need, scope.rests_on, scope.cuts, scope.needs_approval)
 
@@ -107,15 +113,19 @@ def decide(prepared: Prepared, evidence: Evidence, semantic: SemanticVerdict | N
         bindings = semantic.bindings
         layers.append(semantic.verdict.result)
         if semantic.verdict.refused is not None:
-            return _refusal(prepared, layers, semantic.verdict.refused)
+            return _refusal(prepared, layers, semantic.verdict.refused, bindings=bindings)
     if Layer.SANDBOX in tool.layers:
-        assert evidence.dry_run is not None, "a call that semantic lets on was tried"
         started = perf_counter_ns()
-        sandbox = check_transaction(tool, bindings, evidence.dry_run)
-        layers.append(_timed(sandbox.verdict.result, started, evidence.dry_run_us))
+        if tool.tries_effects:
+            assert evidence.dry_run is not None, "a call that semantic lets on was tried"
+            sandbox = check_transaction(tool, bindings, evidence.dry_run, context.call.locales)
+            layers.append(_timed(sandbox.verdict.result, started, evidence.dry_run_us))
+        else:
+            sandbox = check_mock(tool, bindings, context.call.locales)
+            layers.append(_timed(sandbox.verdict.result, started))
         side_effects = sandbox.side_effects
         if sandbox.verdict.refused is not None:
-            return _refusal(prepared, layers, sandbox.verdict.refused, side_effects)
+            return _refusal(prepared, layers, sandbox.verdict.refused, side_effects, bindings=bindings)
     if Layer.RISK in tool.layers:
         started = perf_counter_ns()
         judged = check_risk(context, bindings)
@@ -123,16 +133,16 @@ def decide(prepared: Prepared, evidence: Evidence, semantic: SemanticVerdict | N
         layers.append(_timed(judged.verdict.result, started))
         if judged.verdict.refused is not None:
             if judged.verdict.refused.decision is Decision.DENIED:
-                return _refusal(prepared, layers, judged.verdict.refused, side_effects, risk)
+                return _refusal(prepared, layers, judged.verdict.refused, side_effects, risk, bindings)
             asked = asked or judged.verdict.refused
     if asked is not None:
-        return _refusal(prepared, layers, asked, side_effects, risk)
+        return _refusal(prepared, layers, asked, side_effects, risk, bindings)
     started = perf_counter_ns()
     held = check_holds(context, bindings, prepared.accounts, evidence.balances)
     if held.verdict.result.checks:
         layers.append(_timed(held.verdict.result, started))
     if held.verdict.refused is not None:
-        return _refusal(prepared, layers, held.verdict.refused, side_effects, risk)
+        return _refusal(prepared, layers, held.verdict.refused, side_effects, risk, bindings)
     return Verdict(
         Decision.ACCEPTED,
         Reason.WITHIN_POLICY,
@@ -143,6 +153,8 @@ def decide(prepared: Prepared, evidence: Evidence, semantic: SemanticVerdict | N
         risk,
         prepared.need,
         prepared.rests_on,
+        compensation=plan_compensation(tool.compensation, bindings) if tool.compensation is not None else None,
+        bindings=bindings,
     )
 
 
@@ -152,6 +164,7 @@ def _refusal(
     refused: Refused,
     side_effects: Mapping[str, object] | None = None,
     risk: Mapping[str, object] | None = None,
+    bindings: Bindings | None = None,
 ) -> Verdict:
     return Verdict(
         refused.decision,
@@ -164,6 +177,7 @@ def _refusal(
         prepared.need,
         prepared.rests_on,
         prepared.cuts,
+        bindings=bindings,
     )
 
 
@@ -171,9 +185,6 @@ def _timed(result: LayerResult, started_ns: int, waited_us: int = 0) -> LayerRes
     return LayerResult(result.name, result.outcome, result.checks, (perf_counter_ns() - started_ns) // 1000 + waited_us)
 
 
-def _hold_without_name() -> LayerVerdict:
-    message = "the account to hold on could not be named from the arguments, so the call is refused"
-    check = Check("accounts", Outcome.DENIED, Reason.RULE_ERROR, message=message)
-    hint = FixHint(DenialClass.STATE, Retryable.AFTER_CHANGE, message, NextAction(NextActionKind.STOP))
-    refused = Refused(Decision.DENIED, Layer.HOLDS, Reason.RULE_ERROR, hint, "accounts")
-    return LayerVerdict(LayerResult(Layer.HOLDS, Outcome.DENIED, (check,)), refused)
+def _hold_without_name(locales: Locales) -> LayerVerdict:
+    check = Check("accounts", Outcome.DENIED, Reason.RULE_ERROR, message=say(locales, "hold_without_name"))
+    return layer_refuses(refusal_of(Layer.HOLDS, check, DenialClass.STATE, action=STOP), (check,))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason, accepted
-from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from app.domain.decision import Check, Layer, LayerResult, Outcome, Reason, accepted
+from app.domain.hint import WAIT, DenialClass, Retryable
+from app.domain.wording import Locales, say
 from app.guards.context import CallContext, Evidence, LayerVerdict, Refused
+from app.guards.refusal import layer_refuses, refusal_of
 from app.guards.rules import check_rules, refuse, rule_error
 from app.guards.static import inexact_check
 from app.policy.expressions import Bindings, ExpressionFailed
@@ -27,10 +29,10 @@ class SemanticVerdict:
 
 def check_semantic(context: CallContext, bindings: Bindings, evidence: Evidence, accounts: Mapping[str, str]) -> SemanticVerdict:
     """Evaluate facts and rules; `accounts` are the stored accounts of the tool's holds, by the hold's name."""
-    tool, arguments = context.tool, context.call.arguments
+    tool, call = context.tool, context.call
     values = dict(bindings.values)
     if evidence.facts.failed is not None:
-        return SemanticVerdict(fact_unavailable(), bindings)
+        return SemanticVerdict(fact_unavailable(call.locales), bindings)
     for name, account in accounts.items():
         balance = evidence.balances[account]
         values[f"account.{name}.held.minor"] = balance.held
@@ -43,36 +45,36 @@ def check_semantic(context: CallContext, bindings: Bindings, evidence: Evidence,
     for fact in tool.facts:
         row = evidence.facts.rows[fact.name]
         if row is None:
-            check, found = refuse(fact.name, fact.missing, tool.environment.bind(values), arguments, Layer.SEMANTIC, DenialClass.STATE)
+            check, found = refuse(fact.name, fact.missing, tool.environment.bind(values), call, Layer.SEMANTIC, DenialClass.STATE)
             refused = refused or found
             absent |= variables_of(fact)
         else:
             try:
                 values |= read_row(fact, row)
             except FactUnreadable:
-                return SemanticVerdict(fact_unavailable(), bindings)
+                return SemanticVerdict(fact_unavailable(call.locales), bindings)
             check = accepted(fact.name)
         checks.append(check)
-    late = tool.arguments.read_late(arguments, values)
+    late = tool.arguments.read_late(call.arguments, values)
     values |= late.values
     if late.inexact:
-        inexact = [inexact_check(tool.money, each) for each in late.inexact]
+        inexact = [inexact_check(tool.money, each, call.locales) for each in late.inexact]
         checks.extend(inexact)
-        refused = refused or _inexact(inexact[0])
+        refused = refused or refusal_of(Layer.SEMANTIC, inexact[0], DenialClass.STRUCTURAL)
         absent |= {name for name in tool.environment.variables if name.startswith("args.") and name not in values}
-    broken = _add_values(tool, values, absent)
+    broken = _add_values(tool, values, absent, call.locales)
     if broken is not None:
         checks.append(broken[0])
         refused = refused or broken[1]
     full = tool.environment.bind(values)
-    found_rules = check_rules(tool.rules, full, arguments, frozenset(absent), Layer.SEMANTIC, DenialClass.STATE)
+    found_rules = check_rules(tool.rules, full, call, frozenset(absent), Layer.SEMANTIC, DenialClass.STATE)
     checks.extend(found_rules.checks)
     refused = refused or found_rules.refused
     outcome = Outcome.DENIED if refused else Outcome.ACCEPTED
     return SemanticVerdict(LayerVerdict(LayerResult(Layer.SEMANTIC, outcome, tuple(checks)), refused), full)
 
 
-def _add_values(tool: Tool, values: dict[str, object], absent: set[str]) -> tuple[Check, Refused] | None:
+def _add_values(tool: Tool, values: dict[str, object], absent: set[str], locales: Locales) -> tuple[Check, Refused] | None:
     """Compute the named amounts in their order; one that rests on what is absent is absent too."""
     for value in tool.values:
         names = {f"{value.name}.minor", f"{value.name}.currency"}
@@ -84,27 +86,12 @@ def _add_values(tool: Tool, values: dict[str, object], absent: set[str]) -> tupl
             values[f"{value.name}.currency"] = value.currency.evaluate(tool.environment.bind_used(values, value.currency))
         except ExpressionFailed:
             absent |= names
-            return rule_error(value.name, Layer.SEMANTIC)
+            return rule_error(value.name, Layer.SEMANTIC, locales)
     return None
 
 
-def fact_unavailable() -> LayerVerdict:
+def fact_unavailable(locales: Locales) -> LayerVerdict:
     """Refuse because a fact couldn't be read in time: it may be there on the next try (SPEC S3.10)."""
-    message = "what this call depends on could not be read just now; send the same call again in a moment"
-    hint = FixHint(DenialClass.TRANSIENT, Retryable.AFTER_DELAY, message, NextAction(NextActionKind.WAIT), retry_after_ms=RETRY_AFTER_MS)
-    check = Check("facts", Outcome.DENIED, Reason.FACT_UNAVAILABLE, message=message)
-    refused = Refused(Decision.DENIED, Layer.SEMANTIC, Reason.FACT_UNAVAILABLE, hint, "facts")
-    return LayerVerdict(LayerResult(Layer.SEMANTIC, Outcome.DENIED, (check,)), refused)
-
-
-def _inexact(check: Check) -> Refused:
-    hint = FixHint(
-        DenialClass.STRUCTURAL,
-        Retryable.AFTER_CHANGE,
-        check.message or "",
-        NextAction(NextActionKind.CALL_AGAIN),
-        field=check.field,
-        actual=check.actual,
-        expected=check.expected,
-    )
-    return Refused(Decision.DENIED, Layer.SEMANTIC, str(check.reason), hint, check.name)
+    check = Check("facts", Outcome.DENIED, Reason.FACT_UNAVAILABLE, message=say(locales, "fact_unavailable"))
+    refused = refusal_of(Layer.SEMANTIC, check, DenialClass.TRANSIENT, Retryable.AFTER_DELAY, WAIT, retry_after_ms=RETRY_AFTER_MS)
+    return layer_refuses(refused, (check,))

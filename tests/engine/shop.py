@@ -149,7 +149,8 @@ def refund(call_id: str, amount: str = "20.00", order: str = "A-1001", **more: A
 
 
 def search_order(call_id: str, order: str = "A-1001", **more: Any) -> ToolCall:
-    return ToolCall(tool="search_order", arguments={"order_id": order}, call_id=call_id, **{"session_id": "chat-1", **more})
+    fields: dict[str, Any] = {"session_id": "chat-1", "on_behalf_of_id": "cust-77", **more}
+    return ToolCall(tool="search_order", arguments={"order_id": order}, call_id=call_id, **fields)
 
 
 def changed(files: Mapping[str, str], file: str, *replacements: tuple[str, str]) -> dict[str, str]:
@@ -255,7 +256,7 @@ class ResettableShop:
                 "SELECT format('%I.%I', n.nspname, c.relname) AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
                 " WHERE n.nspname IN ('placet', 'shop') AND c.relkind IN ('r', 'p') AND NOT c.relispartition"
                 " AND c.relname <> 'schema_version' ORDER BY n.nspname,"
-                " array_position(ARRAY['customers', 'orders', 'refunds']::name[], c.relname), c.relname"
+                " array_position(ARRAY['customers', 'orders']::name[], c.relname), c.relname"
             )
             self._tables = [row["name"] for row in found]
             for name in self._tables:

@@ -16,7 +16,9 @@ from tests.guards.judging import AGENT, POLICY, amount, judge, policy_with, ran
 
 REFUND, THRESHOLDS, GRANTS = "tools/refund.yaml", "thresholds.yaml", "grants.yaml"
 ORDERS_ONLY = [{"action": "refund", "resource": "order:A-1001"}]
-NEEDS_APPROVAL = policy_with((GRANTS, "effect: permit", "effect: permit\n    needs_approval: true"))
+NEEDS_APPROVAL = policy_with(
+    (GRANTS, "customer_service\n    effect: permit", "customer_service\n    effect: permit\n    needs_approval: true")
+)
 BROKEN_RULE = policy_with((REFUND, "require: history.same_refund.count == 0", "require: 10 / history.same_refund.count < 100"))
 BROKEN_INVARIANT = policy_with((REFUND, "o.refunded_minor <= o.paid_minor)", "o.refunded_minor / o.paid_minor < 1)"))
 BROKEN_RISK = policy_with((REFUND, "double(order.paid.minor)}", "double(order.refunded.minor)}"))
@@ -175,6 +177,8 @@ CASES: list[tuple[str, Decision, Layer, str, Call, Call]] = [
 ]
 OF_THE_ENGINE = {"call_id_reused", "session_not_yours", "approval_mismatch"}
 """Shown in tests/engine/test_idempotency.py."""
+OF_FREEZES = {"tenant_frozen", "principal_frozen", "session_frozen", "tool_frozen"}
+"""Shown in tests/engine/test_freezes.py."""
 
 
 @pytest.mark.parametrize(
@@ -197,7 +201,7 @@ def test_each_reason_is_given_and_not_given(
 
 
 def test_every_reason_of_this_version_is_shown() -> None:
-    shown = {case[0] for case in CASES} | OF_THE_ENGINE | {"within_policy", "no_policy", "tool_unknown"}
+    shown = {case[0] for case in CASES} | OF_THE_ENGINE | OF_FREEZES | {"within_policy", "no_policy", "tool_unknown"}
     assert {reason.value for reason in Reason} <= shown
 
 
