@@ -1,11 +1,12 @@
 """The answer to a check as a document: API.md 1.1 and 1.2, without what only the moment of answering knows.
 
-This is what is stored, hashed into the audit row and replayed. `audit`, `replayed` and the message for the model are added when it is sent.
+This is what is stored, hashed into the audit row and replayed, in the locale of the call that it was first given to: a replay that asks for
+another locale gets the stored sentences. `audit`, `replayed` and the message for the model are added when it is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -15,9 +16,10 @@ from app.domain.decision import ABSENT, Check, Decision, LayerResult, Outcome
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable, Suggestion
 from app.domain.quantity import Quantity
 from app.domain.scope import Entry, render_entry
+from app.domain.wording import Locales, say
 from app.engine.clock import rfc3339
 from app.guards.context import Balance, NewHold
-from app.guards.holds import Accounts, counted_by
+from app.guards.holds import BudgetAccount, counted_by, remaining_of
 from app.guards.pipeline import Prepared, Verdict
 from app.guards.scope import effective_entry
 from app.policy.model import LoopLimit
@@ -75,6 +77,8 @@ def answer_document(
         document["effective_arguments"] = dict(arguments)
         if verdict.need is not None:
             document["effective_scope"] = [effective_entry(verdict.need, verdict.rests_on)]
+        if verdict.compensation is not None:
+            document["compensation"] = verdict.compensation
     if verdict.side_effects is not None:
         document["side_effects"] = dict(verdict.side_effects)
     if verdict.risk is not None:
@@ -99,7 +103,9 @@ def approval_document(approval: Approval) -> dict[str, object]:
     }
 
 
-def finished_hint(verdict: Verdict, attempts: Attempts | None, suggestion: Suggestion | None, approval: Approval | None) -> FixHint | None:
+def finished_hint(
+    verdict: Verdict, attempts: Attempts | None, suggestion: Suggestion | None, approval: Approval | None, locales: Locales
+) -> FixHint | None:
     """Complete a refusal's hint: the attempts that are left, the verified suggestion, the approval to wait for."""
     if verdict.refused is None:
         return None
@@ -112,7 +118,7 @@ def finished_hint(verdict: Verdict, attempts: Attempts | None, suggestion: Sugge
     if attempts is not None:
         hint = replace(hint, attempts_left=attempts.left)
         if attempts.left == 0 and verdict.decision is Decision.DENIED and hint.retryable is Retryable.AFTER_CHANGE:
-            message = f"{hint.message}; this was the last attempt that this task has, so stop and tell the user"
+            message = say(locales, "last_attempt", found=hint.message)
             hint = replace(
                 hint,
                 denial_class=DenialClass.LOOP,
@@ -124,28 +130,33 @@ def finished_hint(verdict: Verdict, attempts: Attempts | None, suggestion: Sugge
     return hint
 
 
+def counted_budgets(
+    prepared: Prepared, verdict: Verdict, balances: Mapping[str, Balance]
+) -> Iterator[tuple[BudgetAccount, Balance, Quantity]]:
+    """Give the budgets that count a call, with what they hold and what the call takes."""
+    bindings = verdict.bindings if verdict.bindings is not None else prepared.bindings
+    for each in prepared.accounts.budgets:
+        balance = balances.get(each.account)
+        if balance is not None and bindings is not None:
+            counted = counted_by(each.budget, prepared.context, bindings)
+            if counted is not None:
+                yield each, balance, counted
+
+
 def limits_document(
-    prepared: Prepared | None, balances: Mapping[str, Balance], accounts: Accounts, attempts: Attempts | None
+    prepared: Prepared | None, verdict: Verdict, balances: Mapping[str, Balance], attempts: Attempts | None
 ) -> list[dict[str, object]]:
     """Say what remains of the budgets that count this call, and of the attempts of the rule that refused it."""
     found: list[dict[str, object]] = []
-    for each in accounts.budgets:
-        if prepared is None or prepared.bindings is None or each.account not in balances:
-            continue
-        if counted_by(each.budget, prepared.context, prepared.bindings) is None:
-            continue
-        limit, balance = each.budget.limit, balances[each.account]
-
-        def amount(minor: int, limit: Quantity = limit) -> dict[str, str]:
-            return Quantity(minor, limit.unit, limit.exponent).render()
-
+    for each, balance, _ in counted_budgets(prepared, verdict, balances) if prepared is not None else ():
+        limit = each.budget.limit
         entry: dict[str, object] = {
             "name": f"budget:{each.budget.name}",
             "level": each.budget.level,
             "limit": limit.render(),
-            "spent": amount(balance.spent),
-            "held": amount(balance.held),
-            "remaining": amount(max(0, limit.minor - balance.spent - balance.held)),
+            "spent": Quantity(balance.spent, limit.unit, limit.exponent).render(),
+            "held": Quantity(balance.held, limit.unit, limit.exponent).render(),
+            "remaining": remaining_of(limit, balance).render(),
         }
         if each.resets_at is not None:
             entry["resets_at"] = rfc3339(each.resets_at)

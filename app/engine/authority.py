@@ -1,8 +1,9 @@
-"""What a worker remembers of keys and policies, and how it learns that it is old.
+"""What a worker remembers of keys, policies and freezes, and how it learns that it is old.
 
 Nothing here decides alone: a decision counts only when its transaction has found each tenant's authority_version unchanged, before it
 reads and
-once more under the chain head's lock. A key that was revoked or a policy that was replaced is therefore gone with the commit that did it.
+once more under the chain head's lock. A key that was revoked or a policy that was replaced is therefore gone with the commit that did it,
+and a freeze holds from its commit on.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class TenantAuthority:
     version: int
     policy_version: int | None
     policy: Policy | None
+    freezes: frozenset[tuple[str, str]] = frozenset()  # (kind, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,11 @@ class Authority:
             if not lock.locked() and self._asking.get(hashed) is lock:
                 del self._asking[hashed]
 
+    def remembered(self, token: str) -> Principal | None:
+        """Give the principal of a key that this worker knows and believes to be current, without asking the database."""
+        known = self._keys.get(hash_of(token))
+        return known.principal if known is not None and self._is_current(known) else None
+
     def _is_current(self, known: _KnownKey) -> bool:
         tenant = self._tenants.get(known.principal.tenant_id)
         return tenant is not None and tenant.version == known.version and self._clock.now() < known.expires_at
@@ -128,7 +135,8 @@ class Authority:
                 raise Unauthenticated("no such key, or it was revoked or has expired; ask an operator for another")
             files = await self._files_unless_compiled(connection, row)
         await self._learn(row, files)
-        principal = Principal(tenant_id, row.name, key.key_id, key.subject, key.owner, frozenset(key.roles), frozenset(key.segments))
+        roles, segments = frozenset(key.roles), frozenset(key.segments)
+        principal = Principal(tenant_id, row.name, key.key_id, key.subject, key.owner, roles, segments, key.limits)
         _remember(self._keys, hashed, _KnownKey(principal, row.authority_version, key.expires_at), KEYS_MAX)
         return principal
 
@@ -171,7 +179,7 @@ class Authority:
         before = self._tenants.get(row.tenant_id)
         if before is not None and before.version > row.authority_version:
             return  # learned by another request while this one compiled
-        learned = TenantAuthority(row.tenant_id, row.name, row.authority_version, row.policy_version, policy)
+        learned = TenantAuthority(row.tenant_id, row.name, row.authority_version, row.policy_version, policy, row.freezes)
         _remember(self._tenants, row.tenant_id, learned, TENANTS_MAX)
 
 

@@ -1,4 +1,4 @@
-"""The one module that writes authority: tenants, keys, policy versions. Every change is an audit row with who made it, in the same
+"""The one module that writes authority: tenants, keys, policy versions, freezes. Every change is an audit row with who made it, in the same
 transaction.
 
 Locks: the changed rows first, the tenant's chain head last. Under the head's lock the authority's version is raised, so that every
@@ -19,7 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain.audit_chain import GENESIS
 from app.domain.canonical import canonical
-from app.domain.errors import Conflict, NotFound
+from app.domain.errors import Conflict, NotFound, NotPermitted
+from app.domain.limits import DEFAULT_LIMITS, KeyLimits
 from app.domain.tool_call import Principal, Role
 from app.engine.authority import PLATFORM_TENANT, hash_of, token_of
 from app.engine.backfill_history import backfill_history, finish_backfill
@@ -28,13 +29,18 @@ from app.engine.clock import Clock
 from app.engine.compiling import compiled
 from app.policy.model import Policy
 from app.storage import authority as stored
+from app.storage import freezes
 from app.storage.authority import KeyRow
 from app.storage.database import Database
 from app.storage.decision_batch import Head
+from app.storage.freezes import FreezeRow
 
 EVENT = "authority.changed"
 POLICY_EVENT = "policy.activated"
+FREEZE_EVENTS = ("freeze.set", "freeze.lifted")
 ACTIVATION_TRIES_MAX = 3
+FREEZES_MAX = 1_000
+"""In force at once in a tenant: every worker remembers them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,7 @@ class KeySpec:
     roles: tuple[Role, ...]
     segments: tuple[str, ...]
     lifetime: timedelta
+    limits: KeyLimits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,16 @@ class MadeKey:
 
     key: KeyRow
     token: str
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeSpec:
+    """What to stop: `kind` is tenant, principal, session or tool, `target` its name or id, `reason` the operator's own words."""
+
+    kind: str
+    target: str
+    reason: str
+    by_platform: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +208,51 @@ class AuthorityWriter:
             await self._record_in(connection, tenant_id, actor, facts)
         return MadeKey(new, token)
 
-    async def store_policy(self, actor: Actor, tenant_id: UUID, files: Mapping[str, str]) -> tuple[int, str]:
-        """Store a bundle as the tenant's next version; give the version and the bundle's digest.
+    async def set_freeze(self, actor: Actor, tenant_id: UUID, spec: FreezeSpec) -> FreezeRow:
+        """Stop something, for all that commits from now on.
+
+        Raises:
+            NotFound: there is no such tenant.
+            Conflict: FREEZES_MAX are in force (`too_many_freezes`).
+        """
+        freeze_id, now = self._clock.new_id(), self._clock.now()
+        freeze = FreezeRow(
+            tenant_id, freeze_id, spec.kind, spec.target, spec.reason, spec.by_platform, actor.subject, now, lifted_at=None, lifted_by=None
+        )
+        async with self._database.transaction([tenant_id]) as connection:
+            head, name = await lock_chain(connection, tenant_id)
+            if await freezes.count_in_force(connection, tenant_id) >= FREEZES_MAX:
+                raise Conflict("too_many_freezes", f"{FREEZES_MAX} freezes are in force; lift some, or freeze the tenant")
+            await freezes.insert_freeze(connection, freeze)
+            payload = canonical({"stated_reason": spec.reason})
+            await self._append(connection, tenant_id, name, head, actor, FREEZE_EVENTS[0], _freeze_facts(freeze), payload)
+            await stored.raise_authority_version(connection, tenant_id)
+        return freeze
+
+    async def lift_freeze(self, actor: Actor, tenant_id: UUID, freeze_id: UUID, *, by_platform: bool) -> FreezeRow:
+        """Let what was frozen go on. A freeze that was lifted before stays as it is.
+
+        Raises:
+            NotFound: the tenant has no such freeze.
+            NotPermitted: the platform's operator set it, and somebody else would lift it.
+        """
+        now = self._clock.now()
+        async with self._database.transaction([tenant_id]) as connection:
+            freeze = await freezes.read_freeze(connection, tenant_id, freeze_id)
+            if freeze is None:
+                raise NotFound("there is no such freeze")
+            if freeze.by_platform and not by_platform:
+                raise NotPermitted("the platform's operator set this freeze, and only they lift it; ask them")
+            if freeze.lifted_at is not None:
+                return freeze
+            await freezes.lift_freeze(connection, tenant_id, freeze_id, now, actor.subject)
+            head, name = await lock_chain(connection, tenant_id)
+            await self._append(connection, tenant_id, name, head, actor, FREEZE_EVENTS[1], _freeze_facts(freeze))
+            await stored.raise_authority_version(connection, tenant_id)
+        return replace(freeze, lifted_at=now, lifted_by=actor.subject)
+
+    async def store_policy(self, actor: Actor, tenant_id: UUID, files: Mapping[str, str]) -> tuple[int, Policy]:
+        """Store a bundle as the tenant's next version; give the version and the compiled bundle.
 
         Raises:
             PolicyInvalid: the bundle is broken; it was refused whole and the active version stays.
@@ -205,7 +265,7 @@ class AuthorityWriter:
             version = await stored.insert_policy(connection, tenant_id, policy.name, policy.digest, text, actor.subject, self._clock.now())
             facts: dict[str, object] = {"change": "policy.stored", "policy_version": version, "policy_digest": policy.digest}
             await self._append(connection, tenant_id, name, head, actor, EVENT, facts)
-        return version, policy.digest
+        return version, policy
 
     async def activate_policy(self, actor: Actor, tenant_id: UUID, version: int) -> str:
         """Make a stored version the active one; an older one is a rollback. Gives its digest.
@@ -259,12 +319,14 @@ class AuthorityWriter:
             now,
             now + spec.lifetime,
             None,
+            spec.limits,
         )
         async with self._database.transaction([tenant_id]) as connection:
             if await stored.read_tenant(connection, tenant_id) is None:
                 raise NotFound("there is no such tenant")
             await stored.insert_key(connection, key, hash_of(token))
-            facts = {"change": "key.created", "key_id": str(key.key_id), "subject": spec.subject, "key_roles": sorted(spec.roles)}
+            facts: dict[str, object] = {"change": "key.created", "key_id": str(key.key_id), "subject": spec.subject}
+            facts |= {"key_roles": sorted(spec.roles), **_limits_facts(spec.limits)}
             await self._record_in(connection, tenant_id, actor, facts)
         return MadeKey(key, token)
 
@@ -280,7 +342,28 @@ class AuthorityWriter:
         await stored.raise_authority_version(connection, tenant_id)
 
     async def _append(
-        self, connection: AsyncConnection, tenant_id: UUID, name: str, head: Head, actor: Actor, event: str, facts: Mapping[str, object]
+        self,
+        connection: AsyncConnection,
+        tenant_id: UUID,
+        name: str,
+        head: Head,
+        actor: Actor,
+        event: str,
+        facts: Mapping[str, object],
+        payload: str | None = None,
     ) -> Head:
-        happened = Event(event, self._clock.now(), actor.subject, actor.roles, facts)
+        happened = Event(event, self._clock.now(), actor.subject, actor.roles, facts, payload)
         return await append(connection, tenant_id, name, head, happened, self._clock.salt())
+
+
+def _limits_facts(limits: KeyLimits) -> dict[str, object]:
+    own = {"requests_per_minute": limits.requests_per_minute, "concurrent": limits.concurrent}
+    own = {name: value for name, value in own.items() if value is not None}
+    return {"limits": own} if own else {}
+
+
+def _freeze_facts(freeze: FreezeRow) -> dict[str, object]:
+    """Give the audit row's own fields; the operator's words are in its payload, which can be erased."""
+    facts: dict[str, object] = {"freeze_id": str(freeze.freeze_id), "target": f"{freeze.target_kind}:{freeze.target}"}
+    column = {"session": "session_id", "tool": "tool"}.get(freeze.target_kind)
+    return facts | ({column: freeze.target} if column is not None else {})

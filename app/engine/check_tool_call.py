@@ -16,11 +16,12 @@ from app.encoding import canonical_digest
 from app.engine.authority import Authority, TenantAuthority
 from app.engine.clock import Clock
 from app.engine.decide_batch import AuthorityMoved, decide_batch
+from app.engine.decided import Decided
 from app.engine.lane import Lanes, Waiting
 from app.engine.prepare_call import Work, prepare_call
-from app.engine.record_decisions import Decided
 from app.engine.stored_answer import CheckAnswer
 from app.policy.currencies import exponent_of
+from app.policy.model import Policy
 from app.storage.database import BatchConnection
 from app.telemetry import UNKNOWN, Metrics
 
@@ -46,10 +47,10 @@ class ToolCallChecker:
             DecisionUnavailable: no decision could be recorded; nothing was kept, or it will be replayed.
         """
         require_role(principal, Role.AGENT)
-        requested = parse_requested_scope(call)
         # the body took its time: only a key that is known now may be paired with what is known of its tenant now
         principal = await self._authority.authenticate(token)
         authority = self._authority.of(principal.tenant_id)
+        requested = parse_requested_scope(call, authority.policy)
         work = Work(
             token, principal, call, requested, canonical_digest({"tool": call.tool, "arguments": dict(call.arguments)}), self._clock.now()
         )
@@ -108,12 +109,14 @@ class ToolCallChecker:
             try:
                 work.principal = await self._authority.authenticate(work.token)
                 require_role(work.principal, Role.AGENT)
-            except (Unauthenticated, NotPermitted) as refusal:
+                authority = self._authority.of(work.principal.tenant_id)
+                work.requested = parse_requested_scope(work.call, authority.policy)  # the new policy may have other levels
+            except (Unauthenticated, NotPermitted, RequestInvalid) as refusal:
                 if not waiting.answer.done():
                     waiting.answer.set_exception(refusal)
                 continue
             work.now = self._clock.now()
-            self._prepare(work, self._authority.of(work.principal.tenant_id))
+            self._prepare(work, authority)
 
 
 def _tenant_of(waiting: Waiting) -> UUID:
@@ -131,8 +134,8 @@ def require_role(principal: Principal, *roles: Role) -> None:
         raise NotPermitted(f"this needs a key with the role {' or '.join(roles)}; this key has {', '.join(sorted(principal.roles))}")
 
 
-def parse_requested_scope(call: ToolCall) -> tuple[Entry, ...] | None:
-    """Read the scope that the caller narrows to.
+def parse_requested_scope(call: ToolCall, policy: Policy | None) -> tuple[Entry, ...] | None:
+    """Read the scope that the caller narrows to, under the policy's levels of sensitivity.
 
     Raises:
         RequestInvalid: naming the place in the body.
@@ -140,6 +143,6 @@ def parse_requested_scope(call: ToolCall) -> tuple[Entry, ...] | None:
     if call.requested_scope is None:
         return None
     try:
-        return parse_scope(call.requested_scope, exponent_of)
+        return parse_scope(call.requested_scope, exponent_of, policy.sensitivity if policy is not None else (), simplify=False)
     except ScopeError as error:
-        raise RequestInvalid(((f"/requested_scope{getattr(error, 'pointer', '')}", str(error)),)) from None
+        raise RequestInvalid(((f"/requested_scope{error.pointer}", error.detail),)) from None

@@ -14,19 +14,25 @@ from uuid import UUID
 import asyncpg
 import structlog
 
-from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
-from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from app.domain.decision import Check, Decision, Layer, Outcome, Reason
+from app.domain.hint import STOP, DenialClass, Retryable
+from app.domain.tool_call import ToolCall
+from app.domain.wording import say
 from app.engine.clock import Clock
+from app.engine.decided import Decided
 from app.engine.dry_runs import TIMED_OUT, VALUE_MISSING, Transaction, dry_run_ask, dry_run_of
+from app.engine.kept_documents import replayed_answer
 from app.engine.lane import give_way
 from app.engine.ledger import Ledger, Place, loop_limit_of, loop_task
 from app.engine.prepare_call import Work, facts_wanted, history_asks, needs_state
-from app.engine.record_decisions import Decided, place_answers, record, record_balances, replayed_answer
+from app.engine.record_decisions import place_answers, record, record_balances
 from app.engine.stored_answer import CheckAnswer
 from app.engine.suggestions import verify_suggestions
 from app.guards.context import DryRun, Evidence, FactsRead, Refused
 from app.guards.pipeline import Verdict, decide, judge_semantic
+from app.guards.refusal import layer_refuses, refusal_of
 from app.guards.semantic import SemanticVerdict
+from app.policy.templates import spoken
 from app.storage import decision_batch as stored
 from app.storage.database import BatchConnection
 
@@ -72,7 +78,7 @@ async def decide_batch(
     tables = await connection.counted_tables()
     async with connection.transaction({work.principal.tenant_id for work in works}) as transaction:
         database = Transaction(transaction, prepared, tables)
-        opened = await stored.open_batch(transaction, [_claim(index, work) for index, work in enumerate(works)])
+        opened = await stored.open_batch(transaction, [_claim(index, work) for index, work in enumerate(works) if work.frozen is None])
         _confirm(works, opened.authority)
         ledger = Ledger(works, opened)
         findings = await _find(database, works, ledger, slow_down)
@@ -87,7 +93,7 @@ async def decide_batch(
                 decided.append(_decide_one(index, work, place, ledger, findings, clock))
         new = sorted((each for each in decided if isinstance(each, Decided)), key=lambda each: each.work.principal.tenant_id)
         if new:
-            await verify_suggestions(database, new, ledger)
+            await verify_suggestions(database, new, ledger, slow_down)
             try:
                 places = await stored.record_batch(transaction, await _rows(new, ledger, clock))
             except asyncpg.PostgresError as failure:
@@ -119,7 +125,8 @@ async def _rows(decided: Sequence[Decided], ledger: Ledger, clock: Clock) -> sto
 
 
 def _claim(index: int, work: Work) -> stored.ClaimAsk:
-    accounts = work.prepared.accounts.names() if work.prepared is not None and work.prepared.refused is None else ()
+    judged = work.suggested or work  # what is verified needs its accounts as what is decided does
+    accounts = judged.prepared.accounts.names() if judged.prepared is not None and judged.prepared.refused is None else ()
     call = work.call
     return stored.ClaimAsk(
         index, work.principal.tenant_id, work.principal.subject, call.session_id, call.call_id, work.digest, tuple(sorted(set(accounts)))
@@ -130,6 +137,8 @@ def _confirm(works: Iterable[Work], versions: Mapping[UUID, int]) -> None:
     moved = set()
     for work in works:
         assert work.authority is not None
+        if work.frozen is not None and work.principal.tenant_id not in versions:
+            continue  # nothing of that tenant was opened; the write confirms it
         if versions.get(work.principal.tenant_id) != work.authority.version:
             moved.add(work.principal.tenant_id)
     if moved:
@@ -155,7 +164,7 @@ async def _try_effects(database: Transaction, todo: Mapping[int, Work], ledger: 
     asks: list[stored.DryRunAsk] = []
     for index, work in todo.items():
         prepared = work.prepared
-        if prepared is None or prepared.refused is not None or Layer.SANDBOX not in prepared.context.tool.layers:
+        if prepared is None or prepared.refused is not None or not prepared.context.tool.tries_effects:
             continue
         await give_way(index)
         facts = findings.facts.get(index, NOTHING_READ)
@@ -233,14 +242,15 @@ def _decide_one(index: int, work: Work, place: Place, ledger: Ledger, findings: 
 
 def _verdict(index: int, work: Work, place: Place, ledger: Ledger, findings: Findings) -> tuple[Verdict, Evidence | None]:
     match place.standing:
+        case "frozen":
+            assert work.frozen is not None and work.frozen.refused is not None
+            return Verdict(Decision.DENIED, work.frozen.refused.reason, (work.frozen.result,), work.frozen.refused), None
         case "reused":
-            message = f"{work.call.call_id} was used with other arguments; give this call its own id"
-            return _by_idempotency(Reason.CALL_ID_REUSED, DenialClass.STRUCTURAL, message, NextActionKind.CALL_AGAIN), None
+            return _reused(work.call), None
         case "foreign":
-            message = "this session belongs to another principal; use a session of your own"
-            return _by_idempotency(Reason.SESSION_NOT_YOURS, DenialClass.PERMISSION, message, NextActionKind.STOP), None
+            return _foreign(work.call), None
     if work.call.approval_id is not None and not _is_of(place, work.call.approval_id):
-        return _wrong_approval(), None
+        return _wrong_approval(work.call), None
     if work.refused_early is not None:
         result, refused = work.refused_early
         return Verdict(refused.decision, refused.reason, (result,), refused), None
@@ -255,7 +265,7 @@ def _verdict(index: int, work: Work, place: Place, ledger: Ledger, findings: Fin
         return decide(prepared, evidence, findings.semantic.get(index)), evidence
     semantic = judge_semantic(prepared, evidence)
     lets_on = semantic is None or semantic.verdict.refused is None
-    if Layer.SANDBOX in prepared.context.tool.layers and lets_on:
+    if prepared.context.tool.tries_effects and lets_on:
         ask = dry_run_ask(index, prepared, semantic, work.principal.tenant)
         if dry_run is None or (ask is not None and ask != findings.tried.get(index)):
             # what this batch decided before lets it on now, or with other effects than were tried: a later try will see it
@@ -268,17 +278,23 @@ def _is_of(place: Place, approval_id: str) -> bool:
     return approval is not None and str(approval.approval_id) == approval_id
 
 
-def _wrong_approval() -> Verdict:
+def _wrong_approval(call: ToolCall) -> Verdict:
     """Refuse an `approval_id` that isn't this call's; it doesn't settle the call id, because without it the call may pass."""
-    message = "this approval_id is not of an approval of this call; leave it out, a call finds its own"
-    hint = FixHint(DenialClass.PERMISSION, Retryable.AFTER_APPROVAL, message, NextAction(NextActionKind.CALL_AGAIN))
-    check = Check("approval_id", Outcome.DENIED, Reason.APPROVAL_MISMATCH, message=message)
-    refused = Refused(Decision.DENIED, Layer.SCOPE, Reason.APPROVAL_MISMATCH, hint, check.name)
-    return Verdict(Decision.DENIED, Reason.APPROVAL_MISMATCH, (LayerResult(Layer.SCOPE, Outcome.DENIED, (check,)),), refused)
+    check = Check("approval_id", Outcome.DENIED, Reason.APPROVAL_MISMATCH, message=say(call.locales, "approval_mismatch"))
+    return _only(check, refusal_of(Layer.SCOPE, check, DenialClass.PERMISSION, Retryable.AFTER_APPROVAL))
 
 
-def _by_idempotency(reason: Reason, denial_class: DenialClass, message: str, action: NextActionKind) -> Verdict:
-    hint = FixHint(denial_class, Retryable.AFTER_CHANGE, message, NextAction(action))
-    check = Check("call_id" if reason is Reason.CALL_ID_REUSED else "session", Outcome.DENIED, reason, message=message)
-    refused = Refused(Decision.DENIED, Layer.IDEMPOTENCY, reason, hint, check.name)
-    return Verdict(Decision.DENIED, reason, (LayerResult(Layer.IDEMPOTENCY, Outcome.DENIED, (check,)),), refused)
+def _reused(call: ToolCall) -> Verdict:
+    message = say(call.locales, "call_id_reused", call_id=spoken(call.call_id))
+    check = Check("call_id", Outcome.DENIED, Reason.CALL_ID_REUSED, message=message)
+    return _only(check, refusal_of(Layer.IDEMPOTENCY, check, DenialClass.STRUCTURAL))
+
+
+def _foreign(call: ToolCall) -> Verdict:
+    """Refuse a session of somebody else: another session may do the same, but the runtime chooses it, so the model has to stop."""
+    check = Check("session", Outcome.DENIED, Reason.SESSION_NOT_YOURS, message=say(call.locales, "session_not_yours"))
+    return _only(check, refusal_of(Layer.IDEMPOTENCY, check, DenialClass.PERMISSION, action=STOP))
+
+
+def _only(check: Check, refused: Refused) -> Verdict:
+    return Verdict(refused.decision, refused.reason, (layer_refuses(refused, (check,)).result,), refused)

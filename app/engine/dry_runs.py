@@ -47,9 +47,14 @@ def dry_run_of(found: Mapping[str, object] | None) -> DryRun:
     if found is None:
         return DryRun(failed=TIMED_OUT)
     if "failed" in found:
-        names = (str(found.get(name) or "") for name in ("constraint", "table", "column"))
-        return DryRun((), None, str(found["failed"]), *names)
+        constraint, table, column = (str(found.get(name) or "") for name in ("constraint", "table", "column"))
+        return DryRun(failed=str(found["failed"]), constraint=constraint, table=table, column=column)
     rows, counts = found["rows"], found["counts"]
     assert isinstance(rows, list) and isinstance(counts, dict)
+    omitted = {}
+    for index, statement in enumerate(rows):
+        if statement and isinstance(statement[-1], dict):  # what the SQL says of the rows that it leaves out
+            left_out = statement.pop()
+            omitted[index] = (int(left_out["omitted"]), str(left_out["digest"]))
     pairs = tuple(tuple((pair[0], pair[1]) for pair in statement) for statement in rows)
-    return DryRun(pairs, {table: (numbers[0], numbers[1], numbers[2]) for table, numbers in counts.items()})
+    return DryRun(pairs, {table: (numbers[0], numbers[1], numbers[2]) for table, numbers in counts.items()}, omitted=omitted)

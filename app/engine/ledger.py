@@ -20,12 +20,13 @@ from app.storage.decision_batch import Known, Opened, Read
 
 STATUS_OF = {"accepted": "permitted", "modified": "permitted", "denied": "refused", "needs_user": "waiting"}
 
-Standing = Literal["decide", "replay", "reused", "foreign"]
+Standing = Literal["decide", "replay", "reused", "foreign", "frozen"]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How a call stands to its call id: to be decided (again), to be replayed, used with other arguments, or of another's session."""
+    """How a call stands to its call id: to be decided (again), to be replayed, used with other arguments, of another's session, or frozen,
+    so that its call id was not looked at."""
 
     standing: Standing
     attempt: int
@@ -34,6 +35,8 @@ class Place:
 
 def place_of(index: int, work: Work, opened: Opened) -> Place:
     """Say how a call stands after the claim."""
+    if work.frozen is not None:
+        return Place("frozen", 0)
     if index in opened.claimed:
         return Place("decide", 1)
     known = opened.known.get(index)

@@ -1,4 +1,4 @@
-"""What can be said of a call before its transaction: static and scope, computed early, and what it will read, lock and count by.
+"""What can be said of a call before its transaction: freezes, static and scope, computed early, and what it will read, lock and count by.
 
 It counts only once the transaction has found the authority unchanged.
 """
@@ -6,7 +6,7 @@ It counts only once the transaction has found the authority unchanged.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING
@@ -16,7 +16,8 @@ from app.domain.json_pointer import value_at
 from app.domain.scope import Entry
 from app.domain.tool_call import Principal, ToolCall
 from app.encoding import canonical_text
-from app.guards.context import CallContext, Refused
+from app.guards.context import CallContext, LayerVerdict, Refused
+from app.guards.freeze import check_freeze
 from app.guards.pipeline import Prepared, prepare
 from app.guards.static import refuse_unknown_tool
 from app.policy.expressions import Bindings, ExpressionFailed
@@ -38,14 +39,16 @@ class Work:
     digest: str
     now: datetime
     authority: TenantAuthority | None = None
+    frozen: LayerVerdict | None = None
     prepared: Prepared | None = None
     refused_early: tuple[LayerResult, Refused] | None = None
     queried_keys: Mapping[str, str] = field(default_factory=dict)  # by the history query's name
+    suggested: Work | None = None  # the call that an early refusal suggests, prepared too, so that its accounts are locked
     own_keys: tuple[str, ...] = ()  # what this call will be counted by, whoever's query it is
 
     @property
     def tool_known(self) -> bool:
-        return self.prepared is not None
+        return self.policy is not None and self.call.tool in self.policy.tools
 
     @property
     def policy(self) -> Policy | None:
@@ -53,11 +56,29 @@ class Work:
 
 
 def prepare_call(work: Work) -> None:
-    """Walk static and scope under the work's authority."""
+    """Look for a freeze, then walk static and scope, under the work's authority; and so with what an early refusal suggests, once."""
+    _prepare(work)
+    refused = work.prepared.refused if work.prepared is not None else None
+    work.suggested = suggested_call(work, refused.suggested) if refused is not None and refused.suggested is not None else None
+
+
+def suggested_call(work: Work, arguments: Mapping[str, object]) -> Work | None:
+    """Prepare the same call with other arguments; None where an early layer refuses them too, whatever that would suggest."""
+    suggested = replace(work, call=replace(work.call, arguments=arguments), suggested=None)
+    _prepare(suggested)
+    return suggested if suggested.prepared is not None and suggested.prepared.refused is None else None
+
+
+def _prepare(work: Work) -> None:
     policy = work.policy
+    work.frozen = check_freeze(work.authority.freezes, work.principal, work.call) if work.authority is not None else None
+    if work.frozen is not None:  # nothing of the call is looked at, claimed or counted
+        work.prepared, work.refused_early = None, None
+        work.queried_keys, work.own_keys = {}, ()
+        return
     tool = policy.tools.get(work.call.tool) if policy is not None else None
     if policy is None or tool is None:
-        verdict = refuse_unknown_tool(has_policy=policy is not None)
+        verdict = refuse_unknown_tool(has_policy=policy is not None, locales=work.call.locales)
         assert verdict.refused is not None
         work.prepared, work.refused_early = None, (verdict.result, verdict.refused)
         work.queried_keys, work.own_keys = {}, ()

@@ -1,4 +1,7 @@
-"""Reading back: decisions, approvals, keys, policies, the verification of a tenant's chain. Nothing here changes or permits anything."""
+"""Reading back: decisions, approvals, keys, freezes, policies, the verification of a tenant's chain.
+
+Nothing here changes or permits anything.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ from app.engine.authority import PLATFORM_TENANT
 from app.engine.checkpoints import Checkpoints
 from app.engine.clock import Clock
 from app.engine.verify_chain import ChainReport, verify_chain
-from app.storage import approvals, audit
+from app.storage import approvals, audit, decision_history, freezes
 from app.storage import authority as stored
 from app.storage.approvals import ApprovalRow
 from app.storage.authority import KeyRow, PolicyRow
 from app.storage.database import Database
+from app.storage.decision_history import DecisionFilter, DecisionsPage
+from app.storage.freezes import FreezeRow
 
 WAIT_EVERY_S = 0.5
 
@@ -53,6 +58,13 @@ class Reader:
             raise NotFound("there is no such decision")
         payload = jiter.from_json(row.payload.encode(), float_mode="decimal") if row.payload is not None else None
         return StoredDecision(row, payload, row.hash)
+
+    async def decisions(
+        self, tenant_id: UUID, wanted: DecisionFilter, limit: int, after: int | None, *, newest_first: bool
+    ) -> DecisionsPage:
+        """Give a page of a tenant's decisions behind the one at sequence `after`."""
+        async with self._database.transaction([tenant_id]) as connection:
+            return await decision_history.read_page(connection, tenant_id, wanted, limit, after, newest_first=newest_first)
 
     async def approval(self, principal: Principal, approval_id: UUID) -> ApprovalRow:
         """Give an approval of the principal's tenant; who isn't a reviewer sees only what they asked for.
@@ -89,6 +101,11 @@ class Reader:
         """Give a page of a tenant's keys."""
         async with self._database.transaction([tenant_id]) as connection:
             return await stored.list_keys(connection, tenant_id, limit, after)
+
+    async def freezes(self, tenant_id: UUID, limit: int, before: UUID | None, *, only_in_force: bool) -> list[FreezeRow]:
+        """Give a page of a tenant's freezes, newest first."""
+        async with self._database.transaction([tenant_id]) as connection:
+            return await freezes.list_freezes(connection, tenant_id, limit, before, only_in_force=only_in_force)
 
     async def policies(self, tenant_id: UUID, limit: int, before: int | None) -> list[PolicyRow]:
         """Give a page of a tenant's policy versions, newest first."""

@@ -1,5 +1,7 @@
-"""Who may do what: tenants, keys, policy versions. Written by `engine/change_authority` through the same file, and by nothing
-else."""
+"""Who may do what: tenants, keys, policy versions; freezes are in `freezes`.
+
+Written by `engine/change_authority` through the same files, and by nothing else.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,8 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from app.domain.limits import DEFAULT_LIMITS, KeyLimits
+from app.storage.freezes import in_force
 from app.storage.tables import API_KEYS, CHAIN_HEADS, POLICY_VERSIONS, TENANTS
 
 
@@ -24,6 +28,8 @@ class TenantRow:
     policy_version: int | None
     policy_digest: str | None
     authority_version: int
+    freezes: frozenset[tuple[str, str]]
+    """What is frozen now, as (kind, target)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,7 @@ class KeyRow:
     created_at: datetime
     expires_at: datetime
     revoked_at: datetime | None
+    limits: KeyLimits = DEFAULT_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +59,9 @@ class PolicyRow:
 
 
 async def read_tenant(connection: AsyncConnection, tenant_id: UUID) -> TenantRow | None:
-    """Give the tenant with its active policy's digest and its authority's version, all of one snapshot."""
+    """Give the tenant with its active policy's digest, its freezes and its authority's version, all of one snapshot."""
     statement = (
-        select(TENANTS, CHAIN_HEADS.c.authority_version, POLICY_VERSIONS.c.digest)
+        select(TENANTS, CHAIN_HEADS.c.authority_version, POLICY_VERSIONS.c.digest, in_force(TENANTS.c.tenant_id).label("freezes"))
         .join(CHAIN_HEADS, CHAIN_HEADS.c.tenant_id == TENANTS.c.tenant_id)
         .outerjoin(
             POLICY_VERSIONS,
@@ -65,7 +72,15 @@ async def read_tenant(connection: AsyncConnection, tenant_id: UUID) -> TenantRow
     row = (await connection.execute(statement)).one_or_none()
     if row is None:
         return None
-    return TenantRow(row.tenant_id, row.name, row.follows_directory, row.active_policy_version, row.digest, row.authority_version)
+    return TenantRow(
+        row.tenant_id,
+        row.name,
+        row.follows_directory,
+        row.active_policy_version,
+        row.digest,
+        row.authority_version,
+        frozenset((kind, target) for kind, _, target in (each.partition(":") for each in row.freezes)),
+    )
 
 
 async def tenant_of_name(connection: AsyncConnection, name: str) -> UUID | None:
@@ -128,6 +143,8 @@ async def insert_key(connection: AsyncConnection, key: KeyRow, secret_sha256: by
             created_at=key.created_at,
             expires_at=key.expires_at,
             revoked_at=None,
+            requests_per_minute=key.limits.requests_per_minute,
+            concurrent_requests=key.limits.concurrent,
         )
     )
 
@@ -194,7 +211,7 @@ async def activate_policy(connection: AsyncConnection, tenant_id: UUID, version:
 
 
 async def raise_authority_version(connection: AsyncConnection, tenant_id: UUID) -> None:
-    """Tell every worker that what it remembers of this tenant's keys and policy is old; the caller holds the chain head's lock."""
+    """Tell every worker that what it remembers of this tenant's keys, policy and freezes is old; the caller holds the chain head's lock."""
     await connection.execute(
         update(CHAIN_HEADS).where(CHAIN_HEADS.c.tenant_id == tenant_id).values(authority_version=CHAIN_HEADS.c.authority_version + 1)
     )
@@ -214,4 +231,5 @@ def _key(row: Any) -> KeyRow:
         values["created_at"],
         values["expires_at"],
         values["revoked_at"],
+        KeyLimits(values["requests_per_minute"], values["concurrent_requests"]),
     )

@@ -26,7 +26,7 @@ MIGRATIONS = Path(__file__).parents[2] / "migrations"
 _INSERT_ONLY = ("audit_rows", "audit_payloads", "audit_checkpoints", "call_keys", "policy_versions")
 _NO_DELETE = (
     "tenants", "api_keys", "chain_heads", "sessions", "claims", "decisions", "rule_refusals", "accounts", "holds", "approvals",
-    "idempotency_keys",
+    "idempotency_keys", "freezes", "request_windows",
 )  # fmt: skip
 
 
@@ -82,6 +82,8 @@ async def migrate(owner_url: str, service_name: str) -> None:
                     await migrating.run_sync(_upgrade)
             finally:
                 await engine.dispose()
+            # a schema at head may have slept for months, and only a migration makes partitions by itself
+            await connection.execute("SELECT placet.ensure_partitions()")
             await _grant(connection, service_name)
     finally:
         await connection.close()

@@ -43,6 +43,8 @@ API_KEYS = Table(
     _time("created_at"),
     _time("expires_at"),
     _time("revoked_at", nullable=True),
+    Column("requests_per_minute", Integer),
+    Column("concurrent_requests", Integer),
 )
 POLICY_VERSIONS = Table(
     "policy_versions",
@@ -84,6 +86,8 @@ DECISIONS = Table(
     _time("decided_at"),
     _time("recorded_at"),
     Column("sequence", BigInteger, nullable=False),
+    _text("resource", nullable=True),
+    Column("risk_score", Numeric(5, 4)),
 )
 CALL_KEYS = Table(
     "call_keys",
@@ -163,6 +167,20 @@ AUDIT_CHECKPOINTS = Table(
     _time("signed_at"),
     _text("kid"),
     _text("token"),
+)
+FREEZES = Table(
+    "freezes",
+    METADATA,
+    Column("tenant_id", Uuid, primary_key=True),
+    Column("freeze_id", Uuid, primary_key=True),
+    _text("target_kind"),
+    _text("target"),
+    _text("reason"),
+    Column("by_platform", Boolean, nullable=False),
+    _text("created_by"),
+    _time("created_at"),
+    _time("lifted_at", nullable=True),
+    _text("lifted_by", nullable=True),
 )
 IDEMPOTENCY_KEYS = Table(
     "idempotency_keys",

@@ -17,12 +17,12 @@ from tests.engine.shop import SHOP_FILES, Shop, Worker, activate, changed, docum
 WHILE_THE_HEAD_IS_LOCKED = ("commit",)
 
 
-def start_meanwhile(shop: Shop, started: list[asyncio.Task[Any]], work: Any) -> At:
+def start_meanwhile(shop: Shop, started: list[asyncio.Task[Any]], work: Any, within_s: float = 0.35) -> At:
     """Give what stands at a gate: start `work` and let it get as far as it can while the gate is shut."""
 
     async def at(_connection: asyncpg.Connection) -> None:
         started.append(asyncio.create_task(work()))
-        await as_far_as_it_gets(shop, started[0])
+        await as_far_as_it_gets(shop, started[0], within_s)
 
     return at
 
@@ -121,7 +121,7 @@ async def test_a_replaced_policy_decides_nothing_after_its_replacement(shop: Sho
     token = shop.acme.tokens["agent"]
     async with gates.worker("a", shop) as a:
         started: list[asyncio.Task[Any]] = []
-        gates.before("a", step, start_meanwhile(shop, started, lambda: activate(shop, shop.acme, narrower)))
+        gates.before("a", step, start_meanwhile(shop, started, lambda: activate(shop, shop.acme, narrower), 5))  # it compiles first
         answer = await a.check(token, refund("c1"))
         assert await started[0] == 2
         activated = await shop.value(
