@@ -1,16 +1,24 @@
-"""The principal of an ordinary route's request, asked of the database each time: what changes authority never trusts a memory."""
+"""The principal of an ordinary route's request, asked of the database each time: what changes authority never trusts a memory.
+
+Here, too, a query is held against its route: a parameter that the route doesn't have, or that comes twice, is refused and never ignored,
+because a filter that was ignored would look like one that found everything.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
 from fastapi import Request
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from app.api.authentication import bearer_token
 from app.api.idempotency import claim_key
-from app.api.json_body import require_read
+from app.api.json_body import pointer_of, require_read
+from app.api.problems import ERRORS_MAX
+from app.api.requests import admit
 from app.api.services import Services
-from app.domain.errors import Unauthenticated
+from app.domain.errors import RequestInvalid, Unauthenticated
 from app.domain.tool_call import Principal, Role
 from app.engine.check_tool_call import require_role
 
@@ -27,10 +35,43 @@ def principal_with(services: Services, *roles: Role) -> Callable[[Request], Awai
             await services.recorder.unauthenticated(route)
             raise
         request.state.principal = found
+        await admit(services, request.scope, found)
         require_role(found, *roles)
         require_read(request)
+        _check_query(request)
         await claim_key(request, found)
         return found
 
     principal.__dict__["roles"] = roles  # for the contract, which says them beside the route
     return principal
+
+
+def _check_query(request: Request) -> None:
+    """Refuse parameters that the route doesn't have or that come more than once.
+
+    Raises:
+        RequestInvalid: naming each.
+    """
+    if not request.scope["query_string"]:
+        return
+    known = _parameters(request.scope["route"])
+    times: dict[str, int] = {}
+    for name, _ in request.query_params.multi_items():
+        times[name] = times.get(name, 0) + 1
+    unknown = "this route has no such parameter" + (f"; it has {', '.join(known)}" if known else "")
+    errors = [(pointer_of(("query", name)), unknown) for name in times if name not in known]
+    errors += [(pointer_of(("query", name)), "must be sent once") for name, count in times.items() if count > 1 and name in known]
+    if errors:
+        raise RequestInvalid(tuple(errors[:ERRORS_MAX]))
+
+
+def _parameters(route: APIRoute) -> tuple[str, ...]:
+    """Give the names of a route's query parameters; a model stands for its fields."""
+    names: list[str] = []
+    for parameter in route.dependant.query_params:
+        model = parameter.field_info.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            names += [field.alias or name for name, field in model.model_fields.items()]
+        else:
+            names.append(parameter.alias)
+    return tuple(names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from app.domain.decision import Decision, Layer, Outcome
 from app.domain.hint import DenialClass, NextActionKind, Retryable
@@ -19,6 +19,11 @@ def _without_null_defaults(schema: dict[str, Any]) -> None:
     for field in schema.get("properties", {}).values():
         if field.get("default", ...) is None:
             del field["default"]
+
+
+def _one_of(schema: dict[str, Any]) -> None:
+    """The formats exclude each other, so a message that reads as two of them is a fault."""
+    schema["oneOf"] = schema.pop("anyOf")
 
 
 def _erasable(schema: dict[str, Any]) -> None:
@@ -82,8 +87,9 @@ class Cut(Answer):
     constraint: str = absent("the constraint that cut")
     requested: dict[str, Any] = absent("what was asked for")
     granted: dict[str, Any] = absent("what is granted")
-    by: str = Field(description="`grant:<name>`, or `default`: nothing granted it")
+    by: str = Field(description="`grant:<name>`, or `default`: nothing granted it; `requested_scope` is the caller's own narrowing")
     reason: ReasonCode
+    pointer: str = absent("the place in the request's `requested_scope` that cut it")
 
 
 class Check(Answer):
@@ -217,8 +223,8 @@ class ToolResultContent(Answer):
     next_action: str
 
 
-class ToolResult(Answer):
-    """The refusal as a tool message for the model, in the generic format."""
+class GenericToolResult(Answer):
+    """`format=generic`: a tool message with the content as an object."""
 
     role: Literal["tool"]
     tool_call_id: str = absent("the call's id, where it could be read")
@@ -227,12 +233,67 @@ class ToolResult(Answer):
     content: ToolResultContent
 
 
+ContentText = Annotated[str, Field(description="the content of `generic`, as JSON text")]
+
+
+class OpenAIToolResult(Answer):
+    """`format=openai`: the tool message of the Chat Completions API."""
+
+    role: Literal["tool"]
+    tool_call_id: str = absent("the call's id, where it could be read")
+    content: ContentText
+
+
+class OpenAIResponsesToolResult(Answer):
+    """`format=openai_responses`: the input item of the Responses API."""
+
+    type: Literal["function_call_output"]
+    call_id: str = absent("the call's id, where it could be read")
+    output: ContentText
+
+
+class ToolResultText(Answer):
+    type: Literal["text"]
+    text: ContentText
+
+
+class AnthropicToolResult(Answer):
+    """`format=anthropic`: the content block of the Messages API."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str = absent("the call's id, where it could be read")
+    is_error: Literal[True]
+    content: list[ToolResultText] = Field(min_length=1, max_length=1)
+
+
+class MCPToolResult(Answer):
+    """`format=mcp`: the result of the Model Context Protocol's `tools/call`."""
+
+    content: list[ToolResultText] = Field(min_length=1, max_length=1)
+    isError: Literal[True]  # noqa: N815  # the protocol's name
+
+
+class ToolResult(RootModel[GenericToolResult | OpenAIToolResult | OpenAIResponsesToolResult | AnthropicToolResult | MCPToolResult]):
+    """The refusal as a message for the model, in the format that `format` asks for."""
+
+    model_config = ConfigDict(json_schema_extra=_one_of)
+
+
 class ChainPlace(Answer):
     """Where the decision stands in the tenant's audit chain."""
 
     chain: str = Field(examples=["acme"])
     sequence: int = Field(ge=1)
     hash: Digest
+
+
+class PlannedCompensation(Answer):
+    """The call that would make good for this one, as far as its arguments are known before it has run."""
+
+    tool: str
+    arguments: dict[str, Any]
+    unresolved: list[Pointer] = Field(description="of `arguments`, that only the tool's result will give")
+    status: Literal["planned"]
 
 
 class _Decided(Answer):
@@ -250,6 +311,7 @@ class _Decided(Answer):
     effective_scope: list[EffectiveScopeEntry] = absent("the scope that the call runs in; absent on `denied` and `needs_user`")
     side_effects: SideEffects = absent("absent where no dry run was made")
     risk: Risk = absent("absent where no risk was computed")
+    compensation: PlannedCompensation = absent("what would make good; only where the call may run and the tool names one")
     approval: PendingApproval = absent("only where `decision` is `needs_user`")
     fix_hint: Hint = absent("only where the call may not run")
     policy_version: int = absent("the policy's version; absent where the tenant has none", ge=1)
@@ -277,6 +339,7 @@ class ToolCallRequestRecord(Answer):
     requested_scope: list[dict[str, Any]] = absent("what the caller narrowed to")
     on_behalf_of: dict[str, str] = absent("the end user whom the agent served")
     approval_id: str = absent("the approval that the request pointed at")
+    locale: str = absent("the language that was asked for")
 
 
 class DecisionRecord(_Decided):

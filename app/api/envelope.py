@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from app.api.json_body import pointer_of
 from app.domain.errors import RequestInvalid
 from app.domain.tool_call import ToolCall
+from app.domain.wording import ENGLISH, TAG, TAG_LENGTH_MAX, Locales, locales_of, say
 
 ID_LENGTH_MAX = 128
 SCOPE_ENTRIES_MAX = 32
@@ -44,14 +45,15 @@ def parse_tool_call(document: object) -> ToolCall:
 
     Raises:
         RequestInvalid: with at most ERRORS_MAX pairs of JSON Pointer and what is expected there, in the order of the model's fields,
-            unknown fields last.
+            unknown fields last; in the document's `locale`, where that is one.
     """
     if type(document) is dict and len(document) > FIELDS_MAX:
-        raise RequestInvalid((("", f"must have at most {FIELDS_MAX} fields"),))  # or each would become an error
+        detail = say(named_locales(document), "request_too_many_fields", value=FIELDS_MAX)
+        raise RequestInvalid((("", detail),))  # or each would become an error
     try:
         request = _validate(document)
     except ValidationError as error:
-        raise RequestInvalid(_errors(error)) from None
+        raise RequestInvalid(_errors(error, named_locales(document))) from None
     subject = request.on_behalf_of
     scope = request.requested_scope
     approval_id = request.approval_id
@@ -67,6 +69,8 @@ def parse_tool_call(document: object) -> ToolCall:
         None if subject is None else subject.id,
         None if subject is None else subject.segment,
         None if approval_id is None else approval_id.lower(),
+        request.locale,
+        locales_of(request.locale),
     )
 
 
@@ -78,6 +82,12 @@ def named_call(document: object) -> tuple[str | None, str | None]:
     named = isinstance(tool, str) and re.fullmatch(TOOL_NAME[1:-1], tool) is not None
     identified = isinstance(call_id, str) and 0 < len(call_id) <= ID_LENGTH_MAX and _UNSEEN.search(call_id) is None
     return tool if named else None, call_id if identified else None
+
+
+def named_locales(document: object) -> Locales:
+    """Give the locales of a document that may be refused; English where its `locale` isn't one."""
+    tag = document.get("locale") if isinstance(document, dict) else None
+    return locales_of(tag) if isinstance(tag, str) else ENGLISH
 
 
 def _seen(text: str) -> str:
@@ -145,81 +155,89 @@ class ToolCallCheckRequest(BaseModel):
         ["01a230d5-2fd8-7907-9af2-55e55f2a8983"],
         pattern=r"^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$",
     )
+    locale: str = _absent(
+        "the language of the answer's sentences, a tag of BCP 47; English and Chinese are built in, a policy may have more; one that "
+        "nobody has gets English",
+        ["en", "zh-CN"],
+        min_length=1,
+        max_length=TAG_LENGTH_MAX,
+        pattern=f"^{TAG}$",
+    )
     mode: Literal["enforce"] = _absent("only `enforce`, which is also what its absence means", ["enforce"])
 
 
 _validate = ToolCallCheckRequest.model_validate
 
-_NOT_YET = "this field isn't supported by this version"
-_UNKNOWN = "this field is unknown"
-_KEY_NAMES = "this field is unknown; the key names the tenant"
 _EXTRA_DETAILS: Mapping[tuple[str | int, ...], str] = {
-    ("provenance",): _NOT_YET,
-    ("after",): _NOT_YET,
-    ("locale",): _NOT_YET,
-    ("tenant",): _KEY_NAMES,
-    ("tenant_id",): _KEY_NAMES,
+    ("provenance",): "request_not_yet",
+    ("after",): "request_not_yet",
+    ("tenant",): "request_unknown_tenant",
+    ("tenant_id",): "request_unknown_tenant",
 }
 _DETAILS: Mapping[str, str] = {
-    "missing": "this field is required",
-    "extra_forbidden": _UNKNOWN,
-    "bool_type": "must be true or false",
-    "string_type": "must be a string",
-    "int_type": "must be an integer",
-    "dict_type": "must be an object",
-    "list_type": "must be a list",
-    "model_type": "must be an object",
-    "model_attributes_type": "must be an object",
-    "int_parsing": "must be an integer",
-    "uuid_parsing": "must be the text of a UUID",
-    "unseen": "must have no control, format or invisible characters",
+    "missing": "request_missing",
+    "extra_forbidden": "request_unknown",
+    "bool_type": "request_boolean",
+    "string_type": "request_string",
+    "int_type": "request_integer",
+    "dict_type": "request_object",
+    "list_type": "request_list",
+    "model_type": "request_object",
+    "model_attributes_type": "request_object",
+    "int_parsing": "request_integer",
+    "uuid_parsing": "request_uuid",
+    "unseen": "request_unseen",
 }
-_PATTERN_DETAILS: Mapping[str, str] = {
-    "tool": "must be a tool's name: 1 to 128 of A-Z, a-z, 0-9, `_`, `.` and `-`",
-    "approval_id": "must be the text of a UUID",
-}
+_PATTERN_DETAILS: Mapping[str, str] = {"tool": "request_tool", "approval_id": "request_uuid"}
 
 
-def detail_of(kind: str, context: Mapping[str, Any]) -> str:
+def detail_of(kind: str, context: Mapping[str, Any], locales: Locales = ENGLISH) -> str:
     """Say what is expected at a field of any model, by pydantic's kind of the error and its limits, never by what was sent."""
     match kind:
         case "greater_than_equal":
-            return f"must be {context['ge']} or more"
+            return say(locales, "request_at_least", value=context["ge"])
         case "less_than_equal":
-            return f"must be {context['le']} or less"
+            return say(locales, "request_at_most", value=context["le"])
+        case "string_too_short" | "too_short" if context["min_length"] == 1:
+            return say(locales, "request_empty")
         case "string_too_short" | "too_short":
-            return "must not be empty" if context["min_length"] == 1 else f"must have at least {context['min_length']}"
+            return say(locales, "request_too_short", value=context["min_length"])
         case "string_too_long":
-            return f"must have at most {context['max_length']} characters"
+            return say(locales, "request_too_long", value=context["max_length"])
         case "too_long":
-            return f"must have at most {context['max_length']} entries"
+            return say(locales, "request_too_many", value=context["max_length"])
         case _:
-            return _DETAILS.get(kind, "has the wrong form")
+            return say(locales, _DETAILS.get(kind, "request_form"))
 
 
-def _errors(error: ValidationError) -> tuple[tuple[str, str], ...]:
+def _errors(error: ValidationError, locales: Locales) -> tuple[tuple[str, str], ...]:
     details = error.errors(include_url=False, include_input=True)
-    return tuple((pointer_of(item["loc"]), _detail(item)) for item in details[:ERRORS_MAX])
+    return tuple((pointer_of(item["loc"]), _detail(item, locales)) for item in details[:ERRORS_MAX])
 
 
-def _detail(item: ErrorDetails) -> str:
+def _detail(item: ErrorDetails, locales: Locales) -> str:
     """Say what is expected in the envelope; the input is looked at for its type only."""
     kind, path = item["type"], item["loc"]
     match kind:
         case "extra_forbidden":
-            return _EXTRA_DETAILS.get(path, _UNKNOWN)
+            return say(locales, _EXTRA_DETAILS.get(path, "request_unknown"))
         case _ if item["input"] is None and (not path or path[0] in _REQUIRED):
-            return f"must not be null; {_DETAILS.get(kind, 'leave it out')}"
+            known = _DETAILS.get(kind)
+            if known is None:
+                return say(locales, "request_null_other")
+            return say(locales, "request_null_kind", found=say(locales, known))
         case _ if item["input"] is None:
-            return "must not be null; leave the field out"
+            return say(locales, "request_null")
+        case _ if path == ("locale",):
+            return say(locales, "request_locale")
         case "string_pattern_mismatch":
-            return _PATTERN_DETAILS[str(path[-1])]
+            return say(locales, _PATTERN_DETAILS[str(path[-1])])
         case "literal_error":
-            return "isn't supported by this version; leave it out or send `enforce`"
+            return say(locales, "request_mode")
         case "dict_type" if path == ("arguments",) and isinstance(item["input"], str):
-            return "must be an object, not text that holds one; send the object itself"
+            return say(locales, "request_object_not_text")
         case _:
-            return detail_of(kind, item.get("ctx", {}))
+            return detail_of(kind, item.get("ctx", {}), locales)
 
 
 _REQUIRED = frozenset(name for name, field in ToolCallCheckRequest.model_fields.items() if field.is_required())

@@ -20,6 +20,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
 from app.domain.canonical import CanonicalError, normalise_number
+from app.domain.credentials import without_credentials
 from app.domain.errors import BodyMalformed, BodyTooLarge, BodyTooSlow, ClientDisconnected, PlacetError, UnsupportedMediaType
 
 Scope = MutableMapping[str, Any]
@@ -134,7 +135,8 @@ def parse_json(body: bytes) -> object:
 
 
 def shown(key: str) -> str:
-    """Give a key for an error message: at most SHOWN_MAX characters, what can't be seen escaped."""
+    """Give a key for an error message: at most SHOWN_MAX characters, what can't be seen escaped, without what is a credential."""
+    key = without_credentials(key)
     if len(key) > SHOWN_MAX:
         key = key[:SHOWN_MAX] + "…"
     if key.isprintable():

@@ -15,10 +15,12 @@ from app.api.envelope import OpaqueId
 from app.api.idempotency import idempotent_route
 from app.api.services import Services
 from app.domain.errors import NotFound, NotPermitted
+from app.domain.limits import CONCURRENT_MAX, REQUESTS_PER_MINUTE_MAX, KeyLimits
 from app.domain.tool_call import Principal, Role
 from app.engine.authority import PLATFORM_TENANT
 from app.engine.change_authority import KeySpec, MadeKey, actor_of
 from app.engine.clock import rfc3339
+from app.engine.rate_limits import RateLimits
 from app.storage.authority import KeyRow
 
 DAY_S = 86_400
@@ -43,6 +45,14 @@ class TenantAnswer(BaseModel):
     policy_version: int | None = None
 
 
+class LimitsRequest(BaseModel):
+    """A key's own limits; what is left out is the service's default, 0 stops the first request."""
+
+    model_config = _STRICT
+    requests_per_minute: Annotated[int, Field(ge=0, le=REQUESTS_PER_MINUTE_MAX)] | None = None
+    concurrent: Annotated[int, Field(ge=0, le=CONCURRENT_MAX)] | None = None
+
+
 class KeyRequest(BaseModel):
     """A key to make. `tenant` may only be named by the platform's operator, who makes the first keys of other tenants."""
 
@@ -53,6 +63,7 @@ class KeyRequest(BaseModel):
     segments: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=32)] = []
     expires_in_s: Annotated[int, Field(ge=1, le=LIFETIME_S_MAX)] = LIFETIME_S_DEFAULT
     tenant: Annotated[str, Field(pattern=TENANT_NAME)] | None = None
+    limits: LimitsRequest = LimitsRequest()
 
 
 class RotationRequest(BaseModel):
@@ -60,6 +71,13 @@ class RotationRequest(BaseModel):
 
     model_config = _STRICT
     overlap_s: Annotated[int, Field(ge=0, le=OVERLAP_S_MAX)] = 0
+
+
+class LimitsAnswer(BaseModel):
+    """What counts for the key now: its own limits, or the service's defaults. Each worker process takes its share of `concurrent`."""
+
+    requests_per_minute: int
+    concurrent: int
 
 
 class KeyAnswer(BaseModel):
@@ -70,6 +88,7 @@ class KeyAnswer(BaseModel):
     owner: str
     roles: list[str]
     segments: list[str]
+    limits: LimitsAnswer
     created_by: str
     created_at: str
     expires_at: str
@@ -105,7 +124,9 @@ def routes(services: Services) -> APIRouter:
         tenant_id = await _tenant(request.tenant, principal)
         roles = tuple(sorted({Role(role) for role in request.roles}))
         lifetime = timedelta(seconds=request.expires_in_s)
-        spec = KeySpec(request.subject, request.owner or request.subject, roles, tuple(sorted(set(request.segments))), lifetime)
+        limits = KeyLimits(request.limits.requests_per_minute, request.limits.concurrent)
+        segments = tuple(sorted(set(request.segments)))
+        spec = KeySpec(request.subject, request.owner or request.subject, roles, segments, lifetime, limits)
         return _made(await services.writer.make_key(actor_of(principal), tenant_id, spec))
 
     @router.get("/keys", response_model=KeysPage, response_model_exclude_none=True, summary="List the tenant's keys")
@@ -128,6 +149,12 @@ def routes(services: Services) -> APIRouter:
     async def rotate_key(key_id: str, request: RotationRequest, principal: Principal = Depends(operator)) -> MadeKeyAnswer:
         overlap = timedelta(seconds=request.overlap_s)
         return _made(await services.writer.rotate_key(actor_of(principal), principal.tenant_id, id_of(key_id), overlap))
+
+    def _shown(key: KeyRow) -> KeyAnswer:
+        return KeyAnswer(**_fields(key, services.limits))  # type: ignore[arg-type]  # checked by the model
+
+    def _made(made: MadeKey) -> MadeKeyAnswer:
+        return MadeKeyAnswer(**_fields(made.key, services.limits), secret=made.token)  # type: ignore[arg-type]  # checked by the model
 
     async def _tenant(name: str | None, principal: Principal) -> UUID:
         if name is None or name == principal.tenant:
@@ -156,21 +183,15 @@ def id_of(text: str) -> UUID:
         raise NotFound("there is no such thing; ids are UUIDs as answers show them") from None
 
 
-def _shown(key: KeyRow) -> KeyAnswer:
-    return KeyAnswer(**_fields(key))  # type: ignore[arg-type]  # checked by the model
-
-
-def _made(made: MadeKey) -> MadeKeyAnswer:
-    return MadeKeyAnswer(**_fields(made.key), secret=made.token)  # type: ignore[arg-type]  # checked by the model
-
-
-def _fields(key: KeyRow) -> dict[str, object]:
+def _fields(key: KeyRow, limits: RateLimits) -> dict[str, object]:
+    requests_per_minute, concurrent = limits.effective(key.limits)
     return {
         "key_id": key.key_id,
         "subject": key.subject,
         "owner": key.owner,
         "roles": list(key.roles),
         "segments": list(key.segments),
+        "limits": {"requests_per_minute": requests_per_minute, "concurrent": concurrent},
         "created_by": key.created_by,
         "created_at": rfc3339(key.created_at),
         "expires_at": rfc3339(key.expires_at),

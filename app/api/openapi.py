@@ -22,7 +22,8 @@ from app.api.envelope import ToolCallCheckRequest
 from app.api.examples import EXAMPLES
 from app.api.idempotency import KEY_LENGTH_MAX
 from app.api.problems import MEDIA_TYPE
-from app.api.tool_calls import FORMATS, ROUTE
+from app.api.tool_calls import ROUTE
+from app.dialects.tool_result.formats import DEFAULT_FORMAT, FORMATS
 from app.domain.tool_call import Role
 
 SECURITY_SCHEME = "key"
@@ -33,6 +34,7 @@ know; request fields that Placet doesn't know are refused."""
 TAGS: Mapping[str, str] = {
     "decisions": "tool calls are checked, and decisions read back",
     "approvals": "what waits for a person",
+    "freezes": "what an operator has stopped",
     "keys": "tenants and their keys",
     "policies": "the tenant's policy versions",
     "audit": "the tenant's audit chain",
@@ -49,10 +51,22 @@ _PROBLEMS: Mapping[int, str] = {
     413: "the body is too large",
     415: "the body isn't declared as JSON in UTF-8",
     422: "the request has errors",
+    429: "the key is over its requests a minute or has too many under way; wait as long as Retry-After says",
     503: "nothing could be recorded and nothing was changed; wait as long as Retry-After says",
 }
 _OTHER = "any other failure"
 _RETRY_AFTER: Mapping[str, Any] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 0}}}
+
+_RATE_LIMIT: Mapping[str, Any] = {
+    "RateLimit-Policy": {
+        "description": "the key's limits, as draft-ietf-httpapi-ratelimit-headers writes them",
+        "schema": {"type": "string", "examples": ['"requests";q=30000;w=60, "concurrent";q=128;qu="concurrent-requests"']},
+    },
+    "RateLimit": {
+        "description": "requests that are left, and the seconds until there are new ones; a hint and no promise",
+        "schema": {"type": "string", "examples": ['"requests";r=29950;t=31']},
+    },
+}
 
 
 class _Answer(NamedTuple):
@@ -159,6 +173,11 @@ def _describe(operation: dict[str, Any], method: str, route: APIRoute) -> None:
     """Add to one operation what the framework can't know."""
     operation["operationId"] = route.name
     roles = [role for each in route.dependant.dependencies for role in getattr(each.call, "roles", ())]
+    for parameter in operation.get("parameters", ()):  # one that is absent is left out, never null
+        kinds = [kind for kind in parameter["schema"].get("anyOf", ()) if kind != {"type": "null"}]
+        if len(kinds) == 1:
+            del parameter["schema"]["anyOf"]
+            parameter["schema"].update(kinds[0])
     responses: dict[str, Any] = {
         status: response for status, response in operation["responses"].items() if status not in ("422", "503") and response.get("content")
     }
@@ -173,7 +192,10 @@ def _describe(operation: dict[str, Any], method: str, route: APIRoute) -> None:
     problems: set[int] = set()
     if roles:
         _require_key(operation, roles)
-        problems |= {401, 403, 503}
+        problems |= {401, 403, 429, 503}
+        for status, response in responses.items():
+            if status != "503":
+                response["headers"] = {**response.get("headers", {}), **_RATE_LIMIT}
     if "{" in route.path:
         problems.add(404)
     if any(each["in"] == "query" or each["schema"]["type"] != "string" for each in operation.get("parameters", ())):
@@ -203,7 +225,8 @@ def _take_idempotency_key(operation: dict[str, Any], responses: Mapping[str, Any
     }
     operation.setdefault("parameters", []).append(header)
     for response in responses.values():
-        response["headers"] = {"Idempotent-Replayed": _replayed("the answer was stored before")}
+        replayed = {"Idempotent-Replayed": _replayed("the answer was stored before")}
+        response["headers"] = replayed | response.get("headers", {})
 
 
 def _replayed(description: str) -> dict[str, Any]:
@@ -214,7 +237,7 @@ def _check_operation() -> dict[str, Any]:
     """Describe the check route, which the framework doesn't know."""
     decided = {
         "description": "the decision, whatever it says",
-        "headers": {"Idempotent-Replayed": _replayed("this call id was decided before")},
+        "headers": {"Idempotent-Replayed": _replayed("this call id was decided before")} | dict(_RATE_LIMIT),
         "content": _content(answers.ToolCallDecision),
     }
     operation: dict[str, Any] = {
@@ -229,11 +252,11 @@ def _check_operation() -> dict[str, Any]:
                 "in": "query",
                 "required": False,
                 "description": "how `tool_result` is written",
-                "schema": {"type": "string", "enum": list(FORMATS), "default": FORMATS[0]},
+                "schema": {"type": "string", "enum": list(FORMATS), "default": DEFAULT_FORMAT},
             }
         ],
         "requestBody": {"required": True, "content": _content(ToolCallCheckRequest)},
-        "responses": {"200": decided} | _problems({400, 401, 403, 408, 413, 415, 422, 503}, answers.CheckProblem),
+        "responses": {"200": decided} | _problems({400, 401, 403, 408, 413, 415, 422, 429, 503}, answers.CheckProblem),
     }
     _require_key(operation, [Role.AGENT])
     return operation
@@ -245,6 +268,8 @@ def _problems(statuses: Iterable[int], model: type[BaseModel]) -> dict[str, Any]
     found: dict[str, Any] = {str(status): {"description": _PROBLEMS[status], "content": content} for status in sorted(statuses)}
     if "401" in found:
         found["401"]["headers"] = {"WWW-Authenticate": {"schema": {"type": "string", "const": "Bearer"}}}
+    if "429" in found:
+        found["429"]["headers"] = {**_RETRY_AFTER, **_RATE_LIMIT}
     if "503" in found:
         found["503"]["headers"] = _RETRY_AFTER
     return found | {"default": {"description": _OTHER, "content": content}}

@@ -13,6 +13,7 @@ from app.api.services import Services
 from app.domain.tool_call import Principal, Role
 from app.engine.change_authority import actor_of
 from app.engine.clock import rfc3339
+from app.policy.notes import NOTES_MAX
 
 VERSION_MAX = 2**31 - 1
 
@@ -32,6 +33,22 @@ class StoredPolicyAnswer(BaseModel):
     active: bool
 
 
+class PolicyNoteAnswer(BaseModel):
+    """Something that is no fault and that nothing asserts: `pointer` is its place in the tool's `arguments`."""
+
+    file: str = Field(examples=["tools/refund.yaml"])
+    line: int = Field(ge=1, examples=[12])
+    pointer: str = Field(examples=["/properties/n/format"])
+    message: str = Field(examples=["int32 is not asserted; it is only an annotation"])
+
+
+class MadePolicyAnswer(StoredPolicyAnswer):
+    """A new version, and what in its schemas is only an annotation; `notes_left_out` counts what is beyond the first 200."""
+
+    notes: list[PolicyNoteAnswer] = Field(max_length=NOTES_MAX)
+    notes_left_out: int = Field(ge=0)
+
+
 class PolicyAnswer(StoredPolicyAnswer):
     name: str
     created_by: str
@@ -48,10 +65,11 @@ def routes(services: Services) -> APIRouter:
     author = principal_with(services, Role.AUTHOR)
     activator = principal_with(services, Role.AUTHOR, Role.OPERATOR)
 
-    @router.post("/policies", status_code=201, response_model=StoredPolicyAnswer, summary="Store a bundle as the next version")
-    async def store_policy(request: PolicyRequest, principal: Principal = Depends(author)) -> StoredPolicyAnswer:
-        version, digest = await services.writer.store_policy(actor_of(principal), principal.tenant_id, request.files)
-        return StoredPolicyAnswer(version=version, digest=digest, active=False)
+    @router.post("/policies", status_code=201, response_model=MadePolicyAnswer, summary="Store a bundle as the next version")
+    async def store_policy(request: PolicyRequest, principal: Principal = Depends(author)) -> MadePolicyAnswer:
+        version, policy = await services.writer.store_policy(actor_of(principal), principal.tenant_id, request.files)
+        notes = [PolicyNoteAnswer(file=each.file, line=each.line, pointer=each.pointer, message=each.message) for each in policy.notes]
+        return MadePolicyAnswer(version=version, digest=policy.digest, active=False, notes=notes, notes_left_out=policy.notes_left_out)
 
     @router.get("/policies", response_model=PoliciesPage, response_model_exclude_none=True, summary="List the tenant's policy versions")
     async def list_policies(

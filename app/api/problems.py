@@ -20,7 +20,9 @@ from starlette.exceptions import HTTPException
 
 from app.api.envelope import detail_of
 from app.api.json_body import pointer_of
-from app.dialects.tool_result import content_of, generic
+from app.api.rate_limit_fields import fields_of
+from app.dialects.tool_result.formats import DEFAULT_FORMAT, tool_result
+from app.domain.credentials import without_credentials
 from app.domain.errors import (
     BodyMalformed,
     BodyTooLarge,
@@ -34,11 +36,16 @@ from app.domain.errors import (
     NotPermitted,
     PlacetError,
     PolicyInvalid,
+    RateLimited,
     RequestInvalid,
+    TooManyRequests,
+    TooManyUnderWay,
     Unauthenticated,
     UnsupportedMediaType,
 )
 from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from app.domain.wording import DEFAULT, ENGLISH, Locales, joined, language_of, say
+from app.policy.templates import spoken
 
 TYPE_BASE = "/problems/"
 """A relative reference with its full path (RFC 9457, 4.2): true on every host that serves this, and nothing to configure."""
@@ -71,10 +78,12 @@ class Problem(NamedTuple):
 
 
 class CheckedCall(NamedTuple):
-    """What is known of a call on a check route; None where the body couldn't say it."""
+    """What is known of a call on a check route; None where the body couldn't say it. `format` is one of `FORMATS`, as the query asks."""
 
     tool: str | None = None
     call_id: str | None = None
+    format: str = DEFAULT_FORMAT
+    locales: Locales = ENGLISH
 
 
 _BUG = "an unexpected error; it was logged under trace_id"
@@ -95,12 +104,17 @@ KINDS: Mapping[type[PlacetError], Kind] = {
     RequestInvalid: Kind(422, "request_invalid", "The request has errors", Retryable.AFTER_CHANGE),
     IdempotencyKeyReused: Kind(422, "idempotency_key_reused", "The Idempotency-Key was used before", Retryable.AFTER_CHANGE),
     PolicyInvalid: Kind(422, "policy_invalid", "The policy bundle has faults", Retryable.AFTER_CHANGE),
+    RateLimited: Kind(429, "rate_limited", "The key's requests are spent", Retryable.AFTER_DELAY, DenialClass.TRANSIENT),
+    TooManyUnderWay: Kind(429, "too_many_requests_under_way", "Too many requests at once", Retryable.AFTER_DELAY, DenialClass.TRANSIENT),
     DecisionUnavailable: Kind(503, "decision_unavailable", "No decision could be made", Retryable.AFTER_DELAY, DenialClass.TRANSIENT),
 }
 _HTTP_KINDS: Mapping[int, Kind] = {
     404: Kind(404, "not_found", "There is no such thing", Retryable.NEVER, DenialClass.STATE, "no route has this path"),
     405: Kind(405, "method_not_allowed", "The path doesn't take this method", Retryable.NEVER, detail="see the Allow header"),
 }
+
+_SENTENCES: Mapping[int, str] = {401: "key_needed", 403: "role_needed", 429: "too_many_requests", 500: "no_decision", 503: "no_decision"}
+"""What a hint says in another language than the details', of the failures that can come once the body was read."""
 
 
 def problem(error: BaseException, trace_id: str, check: CheckedCall | None = None) -> Problem:
@@ -123,13 +137,13 @@ def problem(error: BaseException, trace_id: str, check: CheckedCall | None = Non
     if check is not None:
         document["execution_permitted"] = False
     document["retryable"] = kind.retryable.value
-    if isinstance(error, DecisionUnavailable):
+    if isinstance(error, DecisionUnavailable | TooManyRequests) and error.retry_after_s is not None:
         document["retry_after_s"] = error.retry_after_s
         headers.append((b"retry-after", str(error.retry_after_s).encode()))
     if check is not None:
-        hint = _hint(error, kind, detail, errors).document()
+        hint = _hint(error, kind, detail, errors, check.locales).document()
         document["fix_hint"] = hint
-        document["tool_result"] = generic(check.tool, check.call_id, content_of(check.tool, kind.code, hint))
+        document["tool_result"] = tool_result(check.format, check.tool, check.call_id, kind.code, hint, check.locales)
     document["trace_id"] = trace_id
     body = json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode("ascii")
     headers += [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
@@ -193,6 +207,10 @@ def _kind_of(error: BaseException) -> tuple[Kind, list[tuple[bytes, bytes]]]:
         kind = kind._replace(code=error.code)
     if isinstance(error, Unauthenticated):
         return kind, [(b"www-authenticate", b"Bearer")]
+    if isinstance(error, TooManyRequests):
+        if error.retry_after_s is None:  # the limit is 0
+            kind = kind._replace(retryable=Retryable.NEVER, denial_class=DenialClass.PERMISSION)
+        return kind, [*fields_of(error.standing, none_at_once=isinstance(error, TooManyUnderWay))]
     return kind, []
 
 
@@ -237,11 +255,17 @@ def _framework_pointer(place: tuple[str | int, ...]) -> str:
     return pointer_of(tuple(place))
 
 
-def _hint(error: BaseException, kind: Kind, detail: str, errors: list[tuple[str, str]]) -> FixHint:
-    """Say how the failure can be mended. `field` points into the arguments, as in a decision's hint."""
+def _hint(error: BaseException, kind: Kind, detail: str, errors: list[tuple[str, str]], locales: Locales) -> FixHint:
+    """Say how the failure can be mended, in the caller's locale where the failure can be said there: `errors` are in it already.
+
+    `field` points into the arguments, as in a decision's hint.
+    """
     field = None
+    if language_of(locales) != DEFAULT and kind.status in _SENTENCES:
+        detail = say(locales, _SENTENCES[kind.status])
     if errors:
-        detail = "; ".join(f"{pointer}: {text}" if pointer else text for pointer, text in errors)[:TEXT_MAX]
+        found = (say(locales, "at_place", place=spoken(pointer), found=text) if pointer else text for pointer, text in errors)
+        detail = joined(locales, found)[:TEXT_MAX]
         pointer = errors[0][0]
         field = pointer.removeprefix("/arguments") if pointer.startswith("/arguments/") else None
     match kind.retryable:
@@ -251,7 +275,8 @@ def _hint(error: BaseException, kind: Kind, detail: str, errors: list[tuple[str,
             action = NextAction(NextActionKind.WAIT)
         case _:
             action = NextAction(NextActionKind.STOP)
-    delay = error.retry_after_s * 1000 if isinstance(error, DecisionUnavailable) else None
+    wait_s = error.retry_after_s if isinstance(error, DecisionUnavailable | TooManyRequests) else None
+    delay = wait_s * 1000 if wait_s is not None else None
     return FixHint(kind.denial_class, kind.retryable, detail, action, field=field, retry_after_ms=delay)
 
 
@@ -261,4 +286,5 @@ def _count(number: int) -> str:
 
 def _clean(text: str) -> str:
     """Bound a text; json escapes what isn't ASCII, so nothing else can break the answer."""
+    text = without_credentials(text, dense=False)
     return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + "…"

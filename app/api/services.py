@@ -8,6 +8,7 @@ from app.engine.answer_once import AnswerOnce
 from app.engine.authority import Authority
 from app.engine.change_authority import AuthorityWriter
 from app.engine.check_tool_call import ToolCallChecker
+from app.engine.rate_limits import RateLimits
 from app.engine.read_back import Reader
 from app.engine.readiness import Readiness
 from app.engine.record_refusal import RefusalRecorder
@@ -22,5 +23,6 @@ class Services:
     reader: Reader
     once: AnswerOnce
     recorder: RefusalRecorder
+    limits: RateLimits
     readiness: Readiness
     metrics: Metrics

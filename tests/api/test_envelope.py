@@ -20,6 +20,9 @@ from app.domain.tool_call import ToolCall
 LEAST: dict[str, Any] = {"tool": "refund", "arguments": {"order_id": "A-1001"}, "session_id": "chat-481", "call_id": "call_01"}
 
 
+TAG_EXPECTED = "must be a language tag (BCP 47) of 1 to 35 characters, such as `en` or `zh-CN`"
+
+
 def errors_of(document: object) -> tuple[tuple[str, str], ...]:
     with pytest.raises(RequestInvalid) as caught:
         parse_tool_call(document)
@@ -53,6 +56,34 @@ def test_s3_1_the_least_request() -> None:
     assert parse_tool_call(LEAST) == ToolCall("refund", {"order_id": "A-1001"}, "chat-481", "call_01")
 
 
+@pytest.mark.parametrize(
+    ("tag", "locales"),
+    [
+        ("en", ("en",)),
+        ("zh-CN", ("zh-CN", "zh", "en")),
+        ("ZH-cn", ("zh-CN", "zh", "en")),
+        ("de", ("de", "en")),
+        ("x-shop", ("x-shop", "x", "en")),
+    ],
+)
+def test_s3_1_a_locale_is_any_well_formed_tag(tag: str, locales: tuple[str, ...]) -> None:
+    """One that nobody has gets English; what was sent is kept as it was sent."""
+    call = parse_tool_call(LEAST | {"locale": tag})
+    assert (call.locale, call.locales) == (tag, locales)
+
+
+def test_s3_12_faults_are_named_in_the_documents_locale() -> None:
+    """Where that is one; the documents that name no good one are told in English."""
+    wrong = LEAST | {"turn": "3", "tenant": "acme", "tool": None}
+    assert errors_of(wrong | {"locale": "zh-CN"}) == (
+        ("/tool", "不得为 null；必须是字符串"),
+        ("/turn", "必须是整数"),
+        ("/tenant", "未知字段；租户由密钥决定"),
+    )
+    assert dict(errors_of(wrong | {"locale": 5}))["/turn"] == "must be an integer"
+    assert errors_of({f"k{n}": n for n in range(65)} | {"locale": "zh"}) == (("", "最多 64 个字段"),)
+
+
 def test_s3_1_an_empty_scope_is_not_an_absent_one() -> None:
     assert parse_tool_call(LEAST | {"requested_scope": []}).requested_scope == ()
 
@@ -64,7 +95,15 @@ def test_s3_1_an_empty_scope_is_not_an_absent_one() -> None:
         ({"tenant_id": "acme"}, "/tenant_id", "this field is unknown; the key names the tenant"),
         ({"provenance": {}}, "/provenance", "this field isn't supported by this version"),
         ({"after": ["call_00"]}, "/after", "this field isn't supported by this version"),
-        ({"locale": None}, "/locale", "this field isn't supported by this version"),
+        ({"locale": None}, "/locale", "must not be null; leave the field out"),
+        ({"locale": ""}, "/locale", TAG_EXPECTED),
+        ({"locale": 5}, "/locale", TAG_EXPECTED),
+        ({"locale": ["zh"]}, "/locale", TAG_EXPECTED),
+        ({"locale": "zh_CN"}, "/locale", TAG_EXPECTED),
+        ({"locale": "zh-CN\n"}, "/locale", TAG_EXPECTED),
+        ({"locale": "中文"}, "/locale", TAG_EXPECTED),
+        ({"locale": "z" * 200}, "/locale", TAG_EXPECTED),
+        ({"locale": "-".join(["zh", *["abcdefgh"] * 4])}, "/locale", TAG_EXPECTED),
         ({"role": "operator"}, "/role", "this field is unknown"),
         ({"a/b~\n": 1}, "/a~1b~0\\n", "this field is unknown"),
         ({"k" * 5000: 1}, "/" + "k" * 64 + "…", "this field is unknown"),

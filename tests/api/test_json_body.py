@@ -349,6 +349,8 @@ def test_pointers_escape_and_bound_what_was_sent() -> None:
     assert pointer_of(("a/b", "c~d", 3, "")) == "/a~1b/c~0d/3/"
     assert shown("x\u202ey\n") == "x\\u202ey\\n"
     assert shown("k" * 65) == "k" * 64 + "…"
+    # looked at before it is cut: the cut would hide what it is
+    assert shown("x" * 40 + " https://user:" + "p" * 40 + "@host") == "x" * 40 + " https://[redacted]@host"
     assert math.isclose(len(pointer_of(("k" * 500,))), 66)
 
 

@@ -40,6 +40,10 @@ ROUTES: list[tuple[str, str, object, set[str]]] = [
     ("GET", "/policies", ..., {"author", "operator"}),
     ("POST", "/policies/1/activation", ..., {"author", "operator"}),
     ("GET", "/audit/verification", ..., {"auditor"}),
+    ("GET", "/decisions", ..., {"auditor"}),
+    ("POST", "/freezes", {"target": "tool:refund", "reason": "r"}, {"operator"}),
+    ("GET", "/freezes", ..., {"operator", "auditor"}),
+    ("DELETE", "/freezes/01a230d5-2298-72d9-87ec-9ded623eae90", ..., {"operator"}),
     ("GET", "/decisions/01a230d5-2298-72d9-87ec-9ded623eae90", ..., {"agent", "executor", "auditor"}),
 ]
 

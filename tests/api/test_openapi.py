@@ -123,8 +123,9 @@ def test_every_operation_has_a_name_and_its_failures_are_problems() -> None:
                 assert list(said["content"]) == [PROBLEM], (method, path, status)
             assert said["description"]
     check = DOCUMENT["paths"]["/tool-calls/check"]["post"]
-    assert set(check["responses"]) == {"200", "400", "401", "403", "408", "413", "415", "422", "503", "default"}
+    assert set(check["responses"]) == {"200", "400", "401", "403", "408", "413", "415", "422", "429", "503", "default"}
     assert "Retry-After" in check["responses"]["503"]["headers"]
+    assert set(check["responses"]["429"]["headers"]) == {"Retry-After", "RateLimit-Policy", "RateLimit"}
 
 
 def test_nothing_in_the_contract_is_unused_or_missing() -> None:
@@ -288,6 +289,7 @@ VALUES: list[Any] = [
     *(None, True, 0, -1, 1, 1.5, 2**31 - 1, 2**31, 2**63 - 1, 2**63, 2**70),
     *("", "x", " ", "x" * 64, "x" * 65, "x" * 128, "x" * 129, "a\u200bb", "\u0085", "é" * 128, "enforce", "shadow"),
     *("01a230d5-2fd8-7907-9af2-55e55f2a8983", "01A230D5-2FD8-7907-9AF2-55E55F2A8983", "01a230d52fd879079af255e55f2a8983"),
+    *("zh-CN", "zh_CN", "zh-", "zh-CN\n"),
     *("refund\n", "a b", "re.fund-2_X", [], {}, [{}], [1], [{}] * 32, [{}] * 33, {"segment": "x"}, {"id": ""}, {"id": 1}),
     *({"id": "cust-77"}, {"id": "cust-77", "segment": "standard"}, {"id": "a", "segment": None}, {"id": "a", "segment": "x" * 65}),
     {"id": "a", "surprise": 1},

@@ -24,12 +24,17 @@ from app.domain.errors import (
     PlacetError,
     PolicyFault,
     PolicyInvalid,
+    RateLimited,
     RequestInvalid,
+    TooManyRequests,
+    TooManyUnderWay,
     Unauthenticated,
     UnsupportedMediaType,
 )
+from app.domain.limits import Standing
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+STANDING = Standing(50, 4, 0, 31)
 
 
 def told(answer: Problem) -> dict[str, Any]:
@@ -159,6 +164,9 @@ def test_s12_1_401_says_how_to_authenticate() -> None:
         (BodyTooLarge(10), 413, "body_too_large", "after_change"),
         (UnsupportedMediaType("x"), 415, "unsupported_media_type", "after_change"),
         (PolicyInvalid(()), 422, "policy_invalid", "after_change"),
+        (RateLimited("x", 31, STANDING), 429, "rate_limited", "after_delay"),
+        (RateLimited("x", None, STANDING), 429, "rate_limited", "never"),
+        (TooManyUnderWay("x", 1, STANDING), 429, "too_many_requests_under_way", "after_delay"),
         (PlacetError("sk-secret"), 500, "internal_error", "never"),
         (RuntimeError("sk-secret"), 500, "internal_error", "never"),
         (RecursionError(), 500, "internal_error", "never"),
@@ -178,7 +186,8 @@ def test_every_failure_has_one_status_and_code(error: Exception, status: int, co
 
 
 def test_each_anticipated_failure_is_in_the_table() -> None:
-    assert set(KINDS) == {kind for kind in PlacetError.__subclasses__() if kind.__module__ == PlacetError.__module__}
+    ours = {kind for kind in PlacetError.__subclasses__() if kind.__module__ == PlacetError.__module__}
+    assert set(KINDS) == (ours - {TooManyRequests}) | set(TooManyRequests.__subclasses__())
 
 
 def test_a_broken_bundle_names_its_faults() -> None:
@@ -351,3 +360,45 @@ async def test_the_last_resort_says_nothing_and_logs_everything() -> None:
         "trace_id": TRACE,
     }
     assert [(line["event"], line["trace_id"], line["method"]) for line in logs] == [("unexpected_error", TRACE, "GET")]
+
+
+def test_s3_12_a_problem_is_told_in_the_documents_locale_and_the_asked_format() -> None:
+    error = RequestInvalid((("/turn", "必须是整数"), ("/tenant", "未知字段；租户由密钥决定")))
+    document = told(problem(error, TRACE, CheckedCall("refund", "call_01", "anthropic", ("zh", "en"))))
+    message = "/turn：必须是整数；/tenant：未知字段；租户由密钥决定"
+    assert document["fix_hint"]["message"] == message
+    assert document["tool_result"] == {
+        "type": "tool_result",
+        "tool_use_id": "call_01",
+        "is_error": True,
+        "content": [
+            {
+                "type": "text",
+                "text": f'{{"fix_hint":"{message}","guard_rejected":true,"next_action":"请根据 fix_hint 调整参数后重新调用 refund",'
+                '"reason":"request_invalid"}',
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (DecisionUnavailable(), "未能作出决定；请按拒绝处理，并原样重发本次调用"),
+        (RuntimeError("secret"), "未能作出决定；请按拒绝处理，并原样重发本次调用"),
+        (Unauthenticated("the key was revoked"), "需要有效的密钥"),
+        (NotPermitted("this needs a key with the role agent"), "该密钥无权执行此操作"),
+    ],
+)
+def test_s3_12_what_comes_after_the_body_is_told_in_chinese(error: Exception, message: str) -> None:
+    document = told(problem(error, TRACE, CheckedCall("refund", "c", "generic", ("zh-CN", "zh", "en"))))
+    assert (document["fix_hint"]["message"], document["tool_result"]["content"]["fix_hint"]) == (message, message)
+    assert document["detail"].isascii()
+
+
+@pytest.mark.parametrize("format_", ["generic", "openai", "openai_responses", "anthropic", "mcp"])
+def test_s3_4_a_problem_has_the_message_in_each_format(format_: str) -> None:
+    document = told(problem(BodyMalformed("the body is empty; send a JSON document"), TRACE, CheckedCall(format=format_)))
+    text = json.dumps(document["tool_result"])
+    assert "body_malformed" in text
+    assert ('"is_error": true' in text, '"isError": true' in text) == (format_ in ("generic", "anthropic"), format_ == "mcp")
