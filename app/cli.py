@@ -56,6 +56,39 @@ def migrate() -> None:
 
 
 @program.command()
+def demo(
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document a line for each act, with the ids of its decisions")] = False,
+    url: Annotated[str | None, typer.Option(help="where the service listens; by default at PLACET_HOST and PLACET_PORT")] = None,
+) -> None:
+    """Tell the running service a story, as a tenant made for it; it ends with 1 if an act goes otherwise than told."""
+    from app.demo import play
+
+    if not play.play(load_settings(), url, as_json=as_json):
+        complain("placet: an act didn't go as told (see above); if the bundle was changed, that may be why")
+        raise typer.Exit(1)
+
+
+@program.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON document instead of lines")] = False,
+) -> None:
+    """Look at everything that a start depends on, and say what to do where something is wrong; ends with 1 if it keeps from serving."""
+    from app.launcher import doctor as looking
+
+    found = looking.examine()
+    if as_json:
+        typer.echo(looking.document(found))
+    else:
+        colours = {"ok": "green", "note": "yellow", "fault": "red"}
+        for each in found:
+            typer.echo(f"{typer.style(f'{each.status:<5}', fg=colours[each.status])}  {each.check}: {each.said}")
+            if each.remedy is not None:
+                typer.echo(f"       -> {each.remedy}")
+    if looking.keeps_from_serving(found):
+        raise typer.Exit(1)
+
+
+@program.command()
 def openapi() -> None:
     """Print the contract that the service serves at /openapi.json, as YAML."""
     from app.api.openapi import as_yaml
@@ -82,6 +115,10 @@ def validate(
         for fault in invalid.faults:
             complain(str(fault))
         raise typer.Exit(1) from None
+    for note in compiled.notes:
+        typer.echo(str(note))
+    if compiled.notes_left_out:
+        typer.echo(f"and {compiled.notes_left_out} more that are only annotations")
     typer.echo(f"{compiled.name} is valid: {len(compiled.tools)} tools ({', '.join(sorted(compiled.tools))}), digest {compiled.digest}")
 
 

@@ -12,7 +12,7 @@ import structlog
 from fastapi import FastAPI
 from starlette.routing import Route
 
-from app.api import approvals, audit, decisions, keys, openapi, operations, policies, problems
+from app.api import approvals, audit, decisions, freezes, keys, openapi, operations, policies, problems
 from app.api.requests import RecordedRequests
 from app.api.services import Services
 from app.api.tool_calls import ROUTE, CheckRoute
@@ -23,6 +23,7 @@ from app.engine.change_authority import AuthorityWriter
 from app.engine.check_tool_call import ToolCallChecker
 from app.engine.checkpoints import Checkpoints, load_signing_key
 from app.engine.clock import Clock
+from app.engine.rate_limits import Defaults, RateLimits
 from app.engine.read_back import Reader
 from app.engine.readiness import Readiness
 from app.engine.record_refusal import RefusalRecorder
@@ -34,6 +35,7 @@ from app.telemetry import Metrics, configure_logging
 
 PARTITIONS_EVERY_S = 6 * 3600
 CHECKPOINTS_EVERY_S = 60
+FORGET_EVERY_S = 600
 
 _log = structlog.get_logger(__name__)
 
@@ -56,6 +58,7 @@ def create_app(settings: Settings) -> FastAPI:
         reader=Reader(database, checkpoints, clock),
         once=AnswerOnce(database, clock),
         recorder=RefusalRecorder(database, clock),
+        limits=RateLimits(database, clock, _defaults(settings)),
         readiness=Readiness(database, head_revision(), single_role=settings.database.single_role),
         metrics=metrics,
     )
@@ -73,6 +76,7 @@ def build_app(services: Services, database: Database, checkpoints: Checkpoints) 
         keepers = (
             asyncio.create_task(_repeat(PARTITIONS_EVERY_S, lambda: _make_partitions(database), "partitions_not_made")),
             asyncio.create_task(_repeat(CHECKPOINTS_EVERY_S, lambda: _sign(services.authority, checkpoints), "checkpoint_not_signed")),
+            asyncio.create_task(_repeat(FORGET_EVERY_S, services.limits.forget_old, "windows_not_forgotten")),
         )
         yield
         for keeper in keepers:
@@ -92,7 +96,7 @@ def build_app(services: Services, database: Database, checkpoints: Checkpoints) 
     )
     application.state.is_stopping = lambda: False  # the worker knows better; whoever waits is answered when it stops
     application.router.routes.append(Route(ROUTE, CheckRoute(services), methods=["POST"], include_in_schema=False))
-    for module in (decisions, approvals, keys, policies, audit, operations):
+    for module in (decisions, approvals, freezes, keys, policies, audit, operations):
         application.include_router(module.routes(services))
     problems.install(application)
     openapi.serve_contract(application)
@@ -104,6 +108,11 @@ def contract() -> dict[str, Any]:
     """Give the OpenAPI document; describing the routes needs nothing that they are served with."""
     nothing: Any = None
     return build_app(nothing, nothing, nothing).openapi()
+
+
+def _defaults(settings: Settings) -> Defaults:
+    limits, worker = settings.limits, settings.worker_slot or 0
+    return Defaults(limits.requests_per_minute, limits.concurrent, worker, max(settings.listening.workers, worker + 1))
 
 
 async def _make_partitions(database: Database) -> None:

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.domain.errors import PlacetError
+from app.domain.limits import CONCURRENT_MAX, REQUESTS_PER_MINUTE_MAX
 
 PROJECT = Path(__file__).resolve().parent.parent
 BOOTSTRAP_KEY_LENGTH = 24  # characters at least
@@ -34,6 +35,8 @@ EXPECTED: Mapping[str, str] = MappingProxyType(
         "PLACET_SINGLE_ROLE": "true or false",
         "DATABASE_URL": "postgresql://user:password@host:port/database",
         "PLACET_MIGRATION_URL": "postgresql://owner:password@host:port/database, and DATABASE_URL beside it",
+        "PLACET_REQUESTS_PER_MINUTE": f"a number of requests from 1 to {REQUESTS_PER_MINUTE_MAX}",
+        "PLACET_CONCURRENT_REQUESTS": f"a number of requests from 1 to {CONCURRENT_MAX}",
         "PLACET_LOG_LEVEL": "one of debug, info, warning, error",
         "PLACET_WORKER_SLOT": "a number that the launcher gives",
     }
@@ -81,11 +84,20 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """Of keys that have none of their own."""
+
+    requests_per_minute: int
+    concurrent: int
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     listening: Listening
     database: Database
     folders: Folders
     start: Start
+    limits: Limits
     log_level: LogLevel
     worker_slot: int | None  # None: not a worker
 
@@ -108,6 +120,7 @@ def load_settings() -> Settings:
         database=Database(_reveal(read.database_url), _reveal(read.migration_url), read.single_role),
         folders=Folders(_absolute(read.data_dir), _absolute(read.checkout), read.policy_dir.expanduser().absolute()),
         start=Start(read.bootstrap_key, read.demo),
+        limits=Limits(read.requests_per_minute, read.concurrent_requests),
         log_level=read.log_level,
         worker_slot=read.worker_slot,
     )
@@ -166,5 +179,7 @@ class _Environment(BaseSettings):
     single_role: bool = Field(default=False, validation_alias="PLACET_SINGLE_ROLE")
     database_url: DatabaseUrl | None = Field(default=None, validation_alias="DATABASE_URL")
     migration_url: DatabaseUrl | None = Field(default=None, validation_alias="PLACET_MIGRATION_URL")
+    requests_per_minute: int = Field(default=30_000, validation_alias="PLACET_REQUESTS_PER_MINUTE", ge=1, le=REQUESTS_PER_MINUTE_MAX)
+    concurrent_requests: int = Field(default=128, validation_alias="PLACET_CONCURRENT_REQUESTS", ge=1, le=CONCURRENT_MAX)
     log_level: LogLevel = Field(default=LogLevel.INFO, validation_alias="PLACET_LOG_LEVEL")
     worker_slot: int | None = Field(default=None, validation_alias="PLACET_WORKER_SLOT", ge=0)

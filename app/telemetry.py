@@ -13,6 +13,7 @@ import math
 import os
 import re
 import sys
+import traceback
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -22,6 +23,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from prometheus_client import values as prometheus_values
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+
+from app.domain.credentials import without_credentials
+from app.domain.redaction import under_name
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 UNKNOWN = "unknown"
@@ -219,7 +223,7 @@ def configure_logging(level: str = "INFO") -> None:
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
+                _without_values,
                 _without_secrets,
                 structlog.processors.JSONRenderer(),
             ],
@@ -235,22 +239,57 @@ def configure_logging(level: str = "INFO") -> None:
     logging.getLogger("uvicorn.access").disabled = True  # metrics count requests; a line for each would cost more than deciding
 
 
-_REMOVED = "[removed]"
-_SECRET_NAME = re.compile(r"authorization|cookie|secret|token|password|passwd|api_?key|bootstrap_?key|dsn|database_url", re.IGNORECASE)
-_SECRET_TEXT = re.compile(r"(?P<scheme>\b(?:bearer|basic)\s+)[^\s'\",;)]+|(?P<user>://[^\s:/@'\"]*:)[^\s@'\"]+(?=@)", re.IGNORECASE)
+_ERRORS_MAX = 8
+_QUOTING = (ValueError, LookupError)
+"""Errors whose messages quote the value that they fail on; those of the database do too."""
+
+
+def _without_values(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Write an exception out: where each error of the chain was raised, and what it says where that can't be what a caller sent (AS-04)."""
+    given = event.pop("exc_info", None)
+    if isinstance(given, tuple):
+        given = given[1]
+    error = sys.exc_info()[1] if given is True or given == 1 else given
+    if isinstance(error, BaseException):
+        event["exception"] = _told(error)
+    return event
+
+
+def _told(error: BaseException) -> str:
+    chain: list[str] = []
+    found: BaseException | None = error
+    while found is not None and len(chain) < _ERRORS_MAX:
+        name = type(found).__qualname__
+        place = "".join(traceback.format_tb(found.__traceback__))
+        said = _said(found)
+        chain.append(f"Traceback (most recent call last):\n{place}{name}{': ' if said else ''}{said}")
+        if isinstance(found, BaseExceptionGroup):
+            chain += [_told(each) for each in found.exceptions[:_ERRORS_MAX]]
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return "\n\n".join(reversed(chain))
+
+
+def _said(error: BaseException) -> str:
+    sqlstate = getattr(error, "sqlstate", None)
+    if sqlstate is not None:
+        names = {what: getattr(error, f"{what}_name", None) for what in ("constraint", "table", "column")}
+        return f"SQLSTATE {sqlstate}" + "".join(f", {what} {name}" for what, name in names.items() if name)
+    if isinstance(error, _QUOTING) or type(error).__module__.partition(".")[0] in ("sqlalchemy", "asyncpg"):
+        return ""
+    return str(error)
 
 
 def _without_secrets(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    return {key: _REMOVED if _SECRET_NAME.search(str(key)) else _cleaned(value) for key, value in event.items()}
+    return {key: _cleaned(under_name(str(key), value)) for key, value in event.items()}
 
 
 def _cleaned(value: object) -> object:
     if isinstance(value, bytes):
         value = value.decode("utf-8", "backslashreplace")
     if isinstance(value, str):
-        return _SECRET_TEXT.sub(lambda found: (found["scheme"] or found["user"]) + _REMOVED, value)
+        return without_credentials(value)
     if isinstance(value, Mapping):
-        return {str(key): _REMOVED if _SECRET_NAME.search(str(key)) else _cleaned(item) for key, item in value.items()}
+        return {without_credentials(str(key)): _cleaned(under_name(str(key), item)) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_cleaned(item) for item in value]
     if value is None or isinstance(value, bool | int | float):

@@ -13,6 +13,7 @@ from app.cli import main
 from app.settings import PROJECT
 
 SHOP = PROJECT / "policies" / "shop"
+TOOLS = ("cancel_order", "delete_customer_data", "refund", "search_order", "send_message", "update_address")
 
 
 def placet(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -25,7 +26,7 @@ def placet(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_the_example_bundle_is_valid(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("PLACET_POLICY_DIR", raising=False)
     assert placet(monkeypatch, "policy", "validate") == 0
-    assert re.fullmatch(r"shop is valid: 2 tools \(refund, search_order\), digest \S+\n", capsys.readouterr().out)
+    assert re.fullmatch(rf"shop is valid: 6 tools \({', '.join(TOOLS)}\), digest \S+\n", capsys.readouterr().out)
 
 
 def test_every_fault_of_a_broken_bundle_has_its_file_line_and_expectation(
@@ -38,9 +39,23 @@ def test_every_fault_of_a_broken_bundle_has_its_file_line_and_expectation(
     assert placet(monkeypatch, "policy", "validate", str(tmp_path / "shop")) == 1
     told = capsys.readouterr()
     assert told.out == ""
-    first, second = told.err.splitlines()  # the tool is broken, so the one that names it as the next step is too
-    assert re.fullmatch(rf"tools/search_order\.yaml:{line}: `surprise` .+; expected .+", first)
-    assert re.fullmatch(r"tools/refund\.yaml:\d+: there is no tool `search_order`; expected one of refund", second)
+    (only,) = told.err.splitlines()  # the tools that name this one as the next step aren't told of as well
+    assert re.fullmatch(rf"tools/search_order\.yaml:{line}: `surprise` .+; expected .+", only)
+
+
+def test_what_is_only_an_annotation_is_told_with_its_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shutil.copytree(SHOP, tmp_path / "shop")
+    tool = tmp_path / "shop" / "tools" / "search_order.yaml"
+    before, key, rest = tool.read_text().partition("    order_id: {")
+    tool.write_text(f"{before}{key}default: A-1001, {rest}")
+    assert placet(monkeypatch, "policy", "validate", str(tmp_path / "shop")) == 0
+    note, valid = capsys.readouterr().out.splitlines()
+    line = len(before.splitlines()) + 1
+    place = f"tools/search_order.yaml:{line}: /properties/order_id/default"
+    assert note == f"{place}: a default is not filled in; it is only an annotation"
+    assert valid.startswith("shop is valid: ")
 
 
 def test_a_folder_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

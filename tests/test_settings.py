@@ -24,6 +24,7 @@ def test_nothing_need_be_set() -> None:
     assert dataclasses.astuple(settings.database) == (None, None, False)
     assert settings.folders.policy == PROJECT / "policies" / "shop"
     assert (settings.start.bootstrap_key, settings.start.demo) == (None, True)
+    assert dataclasses.astuple(settings.limits) == (30_000, 128)
     assert (settings.log_level, settings.worker_slot) == (LogLevel.INFO, None)
 
 
@@ -48,6 +49,9 @@ def test_paths_become_absolute(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         ("PLACET_PORT", "-1", " `-1`"),
         ("PLACET_WORKERS", "0", " `0`"),
         ("PLACET_WORKERS", "65", " `65`"),
+        ("PLACET_REQUESTS_PER_MINUTE", "0", " `0`"),
+        ("PLACET_REQUESTS_PER_MINUTE", "10000001", " `10000001`"),
+        ("PLACET_CONCURRENT_REQUESTS", "many", " `many`"),
         ("PLACET_DEMO", "perhaps", " `perhaps`"),
         ("PLACET_SINGLE_ROLE", "2", " `2`"),
         ("PLACET_POLICY_DIR", "/nowhere/at all", " `/nowhere/at all`"),

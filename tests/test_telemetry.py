@@ -197,12 +197,57 @@ def test_s11_2_log_lines_are_json_without_secrets() -> None:
     assert first == {
         "event": "decided",
         "decision_id": "d-1",
-        "headers": {"Authorization": "[removed]", "host": "x"},
-        "api_key": "[removed]",
+        "headers": {"Authorization": "[redacted]", "host": "x"},
+        "api_key": "[redacted]",
         "sizes": [1, 2],
         "level": "info",
     }
-    assert second["event"] == "GET with Bearer [removed] at postgresql://placet:[removed]@db/placet"
+    assert second["event"] == "GET with Bearer [redacted] at postgresql://[redacted]@db/placet"
     assert second["level"] == "warning"
-    assert third["exception"].endswith("RuntimeError: postgresql://placet:[removed]@db/placet")
-    assert third["raw"] == "bearer [removed]"
+    assert third["exception"].endswith("RuntimeError: postgresql://[redacted]@db/placet")
+    assert third["raw"] == "bearer [redacted]"
+
+
+FAILURES = """
+import sys
+import asyncpg
+import structlog
+from app.telemetry import configure_logging
+configure_logging("INFO")
+log = structlog.get_logger("app.engine")
+
+def told(name, failing):
+    try:
+        failing()
+    except Exception as error:
+        log.error(name, exc_info=error)
+
+def of_the_database():
+    error = asyncpg.UniqueViolationError('duplicate key value "hunter2"')
+    error.detail, error.table_name, error.constraint_name = "Key (name)=(hunter2) already exists.", "people", "people_name"
+    raise error
+
+def in_a_chain():
+    try:
+        int("hunter2")
+    except ValueError as error:
+        raise RuntimeError("the amount can't be read") from error
+
+told("quoting", lambda: int("hunter2"))
+told("key", lambda: {}["hunter2"])
+told("database", of_the_database)
+told("chain", in_a_chain)
+"""
+
+
+def test_s11_2_an_error_says_where_it_was_raised_and_not_the_value_that_it_quotes() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-c", FAILURES], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=True
+    )
+    told = {line["event"]: line["exception"] for line in map(json.loads, finished.stderr.splitlines())}
+    assert "hunter2" not in finished.stderr
+    assert told["quoting"].endswith("ValueError")
+    assert told["key"].endswith("KeyError")
+    assert told["database"].endswith("UniqueViolationError: SQLSTATE 23505, constraint people_name, table people")
+    assert told["chain"].endswith("RuntimeError: the amount can't be read")
+    assert "in in_a_chain\nValueError\n\nTraceback" in told["chain"]

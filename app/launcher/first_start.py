@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -46,7 +47,9 @@ class PreparedDatabase:
 
 
 @dataclass(frozen=True, slots=True)
-class _Urls:
+class Addresses:
+    """Who makes the schema, and whom the service connects as."""
+
     owner: URL
     service: URL
 
@@ -68,7 +71,7 @@ async def prepare(settings: Settings, superuser_dsn: str | None) -> PreparedData
         if made is not None:
             lines += ["", "The platform operator's key (it makes tenants; it is shown only now):", f"  {made}"]
         if settings.start.demo and not await _is_there(urls.owner, DEMO_TENANT):
-            await _load_demo_data(urls.owner, settings.folders.policy)
+            await load_demo_data(urls.owner, settings.folders.policy, DEMO_TENANT)
             lines += await _make_demo_tenant(writer, settings)
     finally:
         await database.close()
@@ -92,6 +95,19 @@ def service_url(settings: Settings, superuser_dsn: str | None) -> str:
     return make_url(superuser_dsn).set(username=SERVICE).render_as_string(hide_password=False)
 
 
+def addresses(settings: Settings, superuser_dsn: str | None) -> Addresses:
+    """Give the addresses of the owner and of the service; nothing is made and nobody is asked.
+
+    Raises: DatabaseUnsuitable, when they can't be read or would make the service own its tables.
+    """
+    return _embedded_addresses(superuser_dsn) if superuser_dsn is not None else _own_urls(settings)
+
+
+def _embedded_addresses(superuser_dsn: str) -> Addresses:
+    base = make_url(superuser_dsn)
+    return Addresses(base.set(username=OWNER), base.set(username=SERVICE))
+
+
 async def tenant_names(settings: Settings, superuser_dsn: str | None) -> list[str]:
     """Give the names of all tenants, which only the owner may list.
 
@@ -111,7 +127,7 @@ async def tenant_names(settings: Settings, superuser_dsn: str | None) -> list[st
         await connection.close()
 
 
-async def _make_schema(settings: Settings, superuser_dsn: str | None) -> _Urls:
+async def _make_schema(settings: Settings, superuser_dsn: str | None) -> Addresses:
     urls = await _embedded_urls(superuser_dsn) if superuser_dsn is not None else _own_urls(settings)
     owner = await connect(urls.owner)
     service = schema.ServiceRole(str(urls.service.username), str(urls.service.password) if urls.service.password else None)
@@ -133,7 +149,7 @@ async def _make_schema(settings: Settings, superuser_dsn: str | None) -> _Urls:
     return urls
 
 
-async def _migrate(urls: _Urls) -> None:
+async def _migrate(urls: Addresses) -> None:
     try:
         await schema.migrate(urls.owner.render_as_string(hide_password=False), str(urls.service.username))
     except (asyncpg.InsufficientPrivilegeError, DBAPIError) as failure:
@@ -168,7 +184,7 @@ def _said(failure: BaseException | None) -> str:
     return str(failure).partition("\n")[0]
 
 
-def _own_urls(settings: Settings) -> _Urls:
+def _own_urls(settings: Settings) -> Addresses:
     assert settings.database.url is not None
     service = _parse("DATABASE_URL", settings.database.url)
     if settings.database.migration_url is None and not settings.database.single_role:
@@ -182,7 +198,7 @@ def _own_urls(settings: Settings) -> _Urls:
             "DATABASE_URL and PLACET_MIGRATION_URL name the same role, which could change audit rows; name another role in DATABASE_URL "
             "(it is made if it is missing), or set PLACET_SINGLE_ROLE=true if one role is meant"
         )
-    return _Urls(owner, service)
+    return Addresses(owner, service)
 
 
 def _parse(name: str, address: str) -> URL:
@@ -198,8 +214,7 @@ def _parse(name: str, address: str) -> URL:
     return url
 
 
-async def _embedded_urls(superuser_dsn: str) -> _Urls:
-    base = make_url(superuser_dsn)
+async def _embedded_urls(superuser_dsn: str) -> Addresses:
     superuser = await asyncpg.connect(driver_url(superuser_dsn), timeout=10)
     try:
         if not await superuser.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", OWNER):
@@ -209,7 +224,7 @@ async def _embedded_urls(superuser_dsn: str) -> _Urls:
         await schema.protect_what_rollback_cannot_undo(superuser)
     finally:
         await superuser.close()
-    return _Urls(base.set(username=OWNER), base.set(username=SERVICE))
+    return _embedded_addresses(superuser_dsn)
 
 
 async def _serve_bundle(settings: Settings, writer: AuthorityWriter, owner: URL) -> list[str]:
@@ -266,15 +281,29 @@ async def _is_there(owner: URL, name: str) -> bool:
         await connection.close()
 
 
-async def _load_demo_data(owner: URL, folder: Path) -> None:
-    """Run the bundle's demo scripts, if it has any, as the owner."""
+async def load_demo_data(owner: URL, folder: Path, tenant: str, *, beside_a_service: bool = False) -> None:
+    """Run the bundle's demo scripts, if it has any, as the owner, for the rows of `tenant`.
+
+    The schema's script locks tables: `beside_a_service` it is run only if the database lacks one of those that it makes.
+    """
     connection = await connect(owner)
     try:
-        await connection.execute("SELECT set_config('placet.demo_tenant', $1, false)", DEMO_TENANT)
+        await connection.execute("SELECT set_config('placet.demo_tenant', $1, false)", tenant)
         for name in ("schema.sql", "data.sql"):
             script = folder / "demo" / name
-            if script.is_file():
-                await connection.execute(script.read_text(encoding="utf-8"))
+            if not script.is_file():
+                continue
+            text = script.read_text(encoding="utf-8")
+            made = re.findall(r"CREATE TABLE IF NOT EXISTS (\w+\.\w+)", text)
+            there = await connection.fetchval("SELECT count(*) FROM unnest($1::text[]) AS made WHERE to_regclass(made) IS NOT NULL", made)
+            if made and there == len(made) and beside_a_service:
+                continue
+            await connection.execute(text)
+    except asyncpg.InsufficientPrivilegeError as denied:
+        raise DatabaseUnsuitable(
+            f"the owner can't make the demo's shop ({_said(denied)}); GRANT CREATE ON DATABASE {owner.database} TO {owner.username}, let "
+            "it own the schema `shop` if there is one, or set PLACET_DEMO=false to start without"
+        ) from None
     finally:
         await connection.close()
 
