@@ -75,6 +75,6 @@ async def _open_shop(url: str) -> None:
     """Let the shop's table take any status: a state database may have one that the policy's author never heard of."""
     connection = await asyncpg.connect(url)
     try:
-        await connection.execute("ALTER TABLE shop.orders DROP CONSTRAINT orders_status_check")
+        await connection.execute("ALTER TABLE shop.orders DROP CONSTRAINT IF EXISTS orders_status_check")
     finally:
         await connection.close()

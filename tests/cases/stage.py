@@ -256,6 +256,8 @@ def superuser_url(data: Path) -> str:
 def call(tool: str, arguments: Json, call_id: str | None = None, **more: Any) -> dict[str, Any]:
     """Give a check's document; each call has an id of its own unless one is given."""
     document = {"tool": tool, "arguments": arguments, "session_id": "chat-1", "call_id": call_id or f"c-{uuid.uuid4().hex[:12]}"}
+    if tool == "search_order":
+        document["on_behalf_of"] = CUSTOMER  # a look is always for a customer
     return {name: value for name, value in (document | more).items() if value is not None}
 
 

@@ -287,7 +287,7 @@ FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip", "true-client-ip", "cf-
 
 
 async def test_ta_07_forwarded_addresses_mean_nothing(stage: Stage) -> None:
-    """200 bad keys from "200 addresses": all 401, nobody is locked out, no other tenant waits. Rate limits themselves are issue 3."""
+    """200 bad keys from "200 addresses": all 401, nobody is locked out, no other tenant waits."""
     tenant, other = await stage.tenant(), await stage.tenant()
 
     async def bad(number: int) -> Answer:
@@ -305,6 +305,34 @@ async def test_ta_07_forwarded_addresses_mean_nothing(stage: Stage) -> None:
     assert said(answer for answer, _ in calls) == {ACCEPTED: 20}
     assert sorted(took for _, took in calls)[18] < 1
     assert (await tenant.call("search_order", {"order_id": "A-1001"})).said == ACCEPTED
+
+
+async def test_ta_07_a_limit_is_the_keys_whatever_address_is_named(stage: Stage) -> None:
+    """One key over its limit, from 100 "addresses", among bad keys: exactly its limit passes two workers, and nobody else is refused."""
+    tenant, other = await stage.tenant(), await stage.tenant()
+    noisy = await tenant.key("agent", "noisy", limits={"requests_per_minute": 20})
+    quiet = await other.key()
+    left = float(await stage.superuser.fetchval("SELECT 60 - extract(second FROM clock_timestamp())::float8"))
+    if left < 10:
+        await asyncio.sleep(left + 0.1)  # so that what follows is within one minute
+
+    def search(session: str) -> dict[str, object]:
+        return call("search_order", {"order_id": "A-1001"}, session_id=session, on_behalf_of=CUSTOMER)
+
+    async def one(number: int) -> Answer:
+        key = noisy if number % 2 else f"bad-key-{number}"
+        headers = {FORWARDED[number % 5]: f"for=203.0.113.{number}" if number % 5 == 1 else f"203.0.113.{number}"}
+        return await stage.post("/tool-calls/check", key, search("noise"), **headers)
+
+    noise = asyncio.gather(*(one(number) for number in range(200)))
+    calls = [await stage.check(key, search("quiet")) for _ in range(10) for key in (quiet, await tenant.key())]
+    answers = await noise
+    assert said(answers) == {UNAUTHENTICATED: 100, ACCEPTED: 20, ("429", "rate_limited"): 80}
+    refused = [answer for answer in answers if answer.status == 429]
+    assert all(answer["execution_permitted"] is False and 1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
+    assert said(calls) == {ACCEPTED: 20}
+    rows = [row for row in await tenant.events("request.refused") if row["code"] == "rate_limited"]
+    assert [row["actor"]["subject"] for row in rows] == ["noisy"]
 
 
 async def test_ta_07_one_key_from_many_addresses_is_one_principal(stage: Stage) -> None:
