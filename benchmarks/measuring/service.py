@@ -31,6 +31,8 @@ WORKER_MODULE = "app.launcher.worker"
 DATABASE = "placet"
 CUSTOMER = "cust-1"
 PAID_MINOR = 10_000
+LIMITS = {"requests_per_minute": 1_000_000, "concurrent": 1_000}
+"""Far above what is sent: the run measures decisions."""
 
 
 class BenchmarkFailed(Exception):
@@ -141,7 +143,8 @@ class Service:
         self._made("/tenants", {"tenant": name})
         tenant = Tenant(name)
         for number in range(agents):
-            made = self._made("/keys", {"tenant": name, "subject": f"agent-{number}", "roles": ["agent"], "segments": ["standard"]})
+            asked = {"tenant": name, "subject": f"agent-{number}", "roles": ["agent"], "segments": ["standard"], "limits": LIMITS}
+            made = self._made("/keys", asked)
             tenant.tokens.append(str(made["secret"]))
         return tenant
 
