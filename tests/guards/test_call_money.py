@@ -41,7 +41,7 @@ def chosen(*entries: str, currency: str | None, segment: str = "standard") -> Th
     text = "  - {review_at: 0.60, deny_at: 0.95} " + "".join(f"\n  - {entry}" for entry in entries)
     old = "  - {review_at: 0.60, deny_at: 0.95} "
     bare = policy_with(
-        (THRESHOLDS, old, text), (THRESHOLDS, "{currency: JPY}", "{principal: x}"), (THRESHOLDS, "{currency: KWD}", "{principal: y}")
+        (THRESHOLDS, "{currency: JPY}", "{principal: x}"), (THRESHOLDS, "{currency: KWD}", "{principal: y}"), (THRESHOLDS, old, text)
     )
     return strictest_threshold(prepared_call(bare, segment=segment).context, currency)
 

@@ -83,11 +83,12 @@ def test_each_rule_passes_and_refuses(call: dict[str, object], order: dict[str, 
         ({"amount": 20}, 0, "0.1108"),
         ({"amount": 20, "cause": "goodwill"}, 0, "0.2608"),
         ({}, 3, "0.7196"),
-        ({}, 4, "0.6196"),
+        ({}, 4, "0.5037"),
+        ({"amount": 20}, 4, "0.0776"),
     ],
 )
 def test_the_score_is_that_of_the_worked_examples(call: dict[str, object], complaints: int, expected: str) -> None:
-    """API.md 1.2, 1.6, 6; the essay's many complaints lower it."""
+    """API.md 1.2, 1.6, 6; from the fourth complaint on it is 0.7 of that, as in the essay."""
     assert score(bindings(call, complaints=complaints)) == Decimal(expected)
 
 
@@ -113,7 +114,7 @@ def test_the_need_the_hold_and_the_budget() -> None:
     assert (hold.on.text(bound), hold.quantity.render(bound), hold.limit.render(bound)) == (
         "order:A-1001", Quantity(12990, "EUR", 2), Quantity(12990, "EUR", 2),
     )  # fmt: skip
-    (budget,) = POLICY.budgets
+    budget = next(each for each in POLICY.budgets if each.selector.tool == REFUND.name)
     assert (budget.name, budget.level, budget.limit, budget.time_zone, budget.on_exceed) == (
         "refunds_per_agent_day", "principal", Quantity(100_000, "EUR", 2), "Europe/Berlin", "needs_user",
     )  # fmt: skip
