@@ -1,9 +1,9 @@
 """The canonical form of `domain.canonical`, ten times as fast, for the documents that every decision writes.
 
 It is the same text for every value whose Decimals are normalised and no smaller than 1e-6, which is how they are read from requests,
-policies and the
-database; a property holds it against the reference. What the fast encoder would write otherwise (text beyond ASCII, where the order of
-keys may differ; exponents; what isn't a number) goes to the reference. No value may hold a float: there it would be silent about NaN.
+policies and the database; a property holds it against the reference. What the fast encoder would write otherwise (text beyond ASCII,
+where the order of keys may differ; exponents; what isn't a number) goes to the reference. No value may hold a float: there it would be
+silent about NaN.
 """
 
 from __future__ import annotations

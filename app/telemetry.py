@@ -180,9 +180,16 @@ class _Folder:
 
     def collect(self) -> Iterable[Metric]:
         # a worker that is killed, or just starting, may leave a file without its first bytes; reading it would fail the scrape
-        files = [name for name in sorted(glob.glob(os.path.join(glob.escape(self._folder), "*.db"))) if os.path.getsize(name)]
+        files = [name for name in sorted(glob.glob(os.path.join(glob.escape(self._folder), "*.db"))) if _is_filled(name)]
         metrics: Iterable[Metric] = MultiProcessCollector.merge(files, accumulate=True)  # type: ignore[no-untyped-call]  # as the library has it
         return metrics
+
+
+def _is_filled(file: str) -> bool:
+    try:
+        return os.path.getsize(file) > 0
+    except FileNotFoundError:  # the launcher took a dead worker's gauges away meanwhile
+        return False
 
 
 class _Given:

@@ -165,6 +165,17 @@ def test_a_file_that_a_killed_worker_just_opened_does_not_fail_the_scrape(tmp_pa
     assert f"{TOTAL} 10.0" in run(SCRAPE, FOLDER=str(tmp_path), PLACET_WORKER_SLOT="1")
 
 
+def test_a_file_that_is_taken_away_during_a_scrape_does_not_fail_it(tmp_path: Path) -> None:
+    """The launcher removes a dead worker's gauges whenever it notices the death."""
+    (tmp_path / "gauge_livesum_0.db").symlink_to(tmp_path / "gone")  # listed, and not there when it is looked at
+    told = run(
+        "from app.telemetry import Metrics; print(Metrics.from_environment(__import__('os').environ).render({}).decode())",
+        PROMETHEUS_MULTIPROC_DIR=str(tmp_path),
+        PLACET_WORKER_SLOT="1",
+    )
+    assert "placet_queue_depth 0.0" in told
+
+
 def test_a_slot_is_a_plain_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`a_b` is no slot"):
         Metrics(str(tmp_path), "a_b")

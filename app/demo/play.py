@@ -73,6 +73,8 @@ async def _act(client: httpx.AsyncClient, tenant: DemoTenant, number: int, act: 
         await act.play(stage)
     except WentOtherwise as told:
         otherwise = str(told)
+    except (LookupError, TypeError) as lacking:  # the service may be of another version or serve a changed bundle
+        otherwise = f"an answer isn't of the shape that the act looks into ({type(lacking).__name__}: {lacking})"
     return Played(number, act, tuple(stage.told), tuple(stage.remarks), otherwise)
 
 

@@ -16,8 +16,9 @@ from app.domain.errors import PlacetError
 from app.domain.tool_call import Role
 from app.engine.change_authority import SYSTEM, AuthorityWriter, KeySpec
 from app.engine.clock import Clock
-from app.launcher import first_start
+from app.launcher.addresses import Addresses, addresses, connect
 from app.launcher.data_folder import data_folder
+from app.launcher.demo_shop import load_demo_data
 from app.launcher.embedded_postgres import EmbeddedPostgres
 from app.policy.compile import compile_bundle
 from app.settings import PROJECT, Settings
@@ -50,7 +51,7 @@ async def make_demo_tenant(settings: Settings, tools: frozenset[str], folder: Pa
         DatabaseUnsuitable: the database can't be reached.
     """
     at = _addresses(settings)
-    await (await first_start.connect(at.service)).close()  # says what is wrong with the address, if something is
+    await (await connect(at.service)).close()  # says what is wrong with the address, if something is
     await _require_schema(at.owner)
     database = Database(at.service.render_as_string(hide_password=False))
     try:
@@ -64,7 +65,7 @@ async def make_demo_tenant(settings: Settings, tools: frozenset[str], folder: Pa
                 f"service with PLACET_POLICY_DIR={folder}"
             )
         name = f"demo-{secrets.token_hex(4)}"
-        await first_start.load_demo_data(at.owner, folder, name, beside_a_service=True)
+        await load_demo_data(at.owner, folder, name, beside_a_service=True)
         tenant = await writer.make_tenant(SYSTEM, name, files)
 
         async def key(role: Role, subject: str, segments: tuple[str, ...] = ()) -> str:
@@ -77,7 +78,7 @@ async def make_demo_tenant(settings: Settings, tools: frozenset[str], folder: Pa
 
 
 async def _require_schema(owner: URL) -> None:
-    connection = await first_start.connect(owner)
+    connection = await connect(owner)
     try:
         found = None
         if await connection.fetchval("SELECT to_regclass('placet.schema_version') IS NOT NULL"):
@@ -91,13 +92,13 @@ async def _require_schema(owner: URL) -> None:
         )
 
 
-def _addresses(settings: Settings) -> first_start.Addresses:
+def _addresses(settings: Settings) -> Addresses:
     if settings.database.url is not None:
-        return first_start.addresses(settings, None)
+        return addresses(settings, None)
     postgres = EmbeddedPostgres(data_folder(settings.folders) / "postgres")
     if not postgres.pgdata.exists():
         raise StoryImpossible(
             f"there is no database in `{postgres.folder.parent}`, so the service runs on another; set PLACET_DATA_DIR or DATABASE_URL as "
             "it has them"
         )
-    return first_start.addresses(settings, postgres.dsn())
+    return addresses(settings, postgres.dsn())

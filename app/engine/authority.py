@@ -1,9 +1,8 @@
 """What a worker remembers of keys, policies and freezes, and how it learns that it is old.
 
 Nothing here decides alone: a decision counts only when its transaction has found each tenant's authority_version unchanged, before it
-reads and
-once more under the chain head's lock. A key that was revoked or a policy that was replaced is therefore gone with the commit that did it,
-and a freeze holds from its commit on.
+reads and once more under the chain head's lock. A key that was revoked or a policy that was replaced is therefore gone with the commit
+that did it, and a freeze holds from its commit on.
 """
 
 from __future__ import annotations
@@ -20,9 +19,10 @@ from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
 
+import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.domain.errors import DecisionUnavailable, Unauthenticated
+from app.domain.errors import DecisionUnavailable, PolicyInvalid, Unauthenticated
 from app.domain.tool_call import Principal
 from app.engine.clock import Clock
 from app.engine.compiling import compiled
@@ -39,6 +39,11 @@ ASKING_MAX = 4
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 _TOKEN = re.compile(r"placet_([a-z2-7]{26})_[A-Za-z0-9_-]{43}\Z")
+_log = structlog.get_logger(__name__)
+
+
+class PolicyUnusable(DecisionUnavailable):
+    """A tenant's active version isn't there or doesn't compile, so nothing is decided by it; its operators can activate another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,7 @@ class Authority:
         self._clock = clock
         self._tenants: OrderedDict[UUID, TenantAuthority] = OrderedDict()
         self._keys: OrderedDict[bytes, _KnownKey] = OrderedDict()
-        self._policies: OrderedDict[str, Policy] = OrderedDict()
+        self._policies: OrderedDict[str, Policy | None] = OrderedDict()  # None: it doesn't compile
         self._asking: dict[bytes, asyncio.Lock] = {}
         self._turn = asyncio.Semaphore(ASKING_MAX)
         self._compiling = asyncio.Lock()
@@ -141,10 +146,16 @@ class Authority:
         return principal
 
     def of(self, tenant_id: UUID) -> TenantAuthority:
-        """Give what is remembered of a tenant whose key was just authenticated."""
+        """Give what calls of a tenant whose key was just authenticated are decided by.
+
+        Raises:
+            PolicyUnusable: it has an active version that can't be used.
+        """
         tenant = self._tenants.get(tenant_id)
         if tenant is None:
             raise DecisionUnavailable  # forgotten between two awaits; the next try reads it again
+        if tenant.policy is None and tenant.policy_version is not None:
+            raise PolicyUnusable
         return tenant
 
     def known_tenants(self) -> tuple[TenantAuthority, ...]:
@@ -169,18 +180,27 @@ class Authority:
         return found[1] if found is not None else None
 
     async def _learn(self, row: stored.TenantRow, files: str | None) -> None:
-        if files is not None and row.policy_digest is not None:
+        digest = row.policy_digest
+        if files is not None and digest is not None:
             async with self._compiling:
-                if row.policy_digest not in self._policies:  # another request may have been first
-                    _remember(self._policies, row.policy_digest, await compiled(json.loads(files)), POLICIES_MAX)
-        policy = self._policies.get(row.policy_digest) if row.policy_digest is not None else None
-        if policy is None and row.policy_version is not None:
+                if digest not in self._policies:  # another request may have been first
+                    _remember(self._policies, digest, await _usable(files, row), POLICIES_MAX)
+        if digest is not None and digest not in self._policies:
             raise DecisionUnavailable  # forgotten between two awaits; the next try reads it again
+        policy = self._policies[digest] if digest is not None else None
         before = self._tenants.get(row.tenant_id)
         if before is not None and before.version > row.authority_version:
             return  # learned by another request while this one compiled
         learned = TenantAuthority(row.tenant_id, row.name, row.authority_version, row.policy_version, policy, row.freezes)
         _remember(self._tenants, row.tenant_id, learned, TENANTS_MAX)
+
+
+async def _usable(files: str, row: stored.TenantRow) -> Policy | None:
+    try:
+        return await compiled(json.loads(files))
+    except PolicyInvalid as invalid:  # an earlier version of the service took it, or it was changed behind the service's back
+        _log.error("policy_unusable", tenant=row.name, policy_version=row.policy_version, faults=len(invalid.faults))
+        return None
 
 
 def _remember(memory: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:

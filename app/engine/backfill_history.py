@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
 import jiter
@@ -15,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain.errors import Conflict
 from app.domain.tool_call import ToolCall
+from app.engine.clock import Clock
 from app.engine.prepare_call import history_key
 from app.policy.model import HistoryQuery, Policy
 from app.storage import history as stored
@@ -23,26 +25,32 @@ from app.storage.database import Database
 PAGE_CALLS = 500
 FINISH_PAGES_MAX = 40
 OVERLAP = timedelta(seconds=10)
-"""Ids are made before COMMIT: a call that was in flight during the first pass may have an id that the pass had gone by."""
+"""Ids are made before COMMIT: a call that was in flight when the first pass came to its end may have an id that the pass had gone by."""
 
 Signature = tuple[str, str, tuple[str, ...]]
 
 
-async def backfill_history(database: Database, tenant_id: UUID, old: Policy | None, new: Policy, now: datetime) -> UUID:
+class _Page(NamedTuple):
+    """How many calls were looked at, and the id of the last; one that isn't full is the end."""
+
+    calls: int
+    last: UUID | None
+
+
+async def backfill_history(database: Database, tenant_id: UUID, old: Policy | None, new: Policy, clock: Clock) -> UUID:
     """Key the past calls that only `new` asks about, page by page, each page its own transaction; give the id to finish from.
 
     Safe to repeat. Calls that are decided meanwhile are keyed by `finish_backfill`, under the chain head's lock.
     """
     queries = _missing(old, new)
-    after = _first_id(now - _window(queries))
-    overlap = _first_id(now - OVERLAP)
-    while queries:  # ends with the calls of the longest window
+    after = _first_id(clock.now() - _window(queries))
+    while queries:  # ends where the calls do; to keep a page full for ever, they would have to be decided faster than they are read
         async with database.transaction([tenant_id]) as connection:
-            last = await _page(connection, tenant_id, queries, after)
-        if last is None:
+            page = await _page(connection, tenant_id, queries, after)
+        after = page.last or after
+        if page.calls < PAGE_CALLS:
             break
-        after = last
-    return min(after, overlap)
+    return min(after, _first_id(clock.now() - OVERLAP))
 
 
 async def finish_backfill(connection: AsyncConnection, tenant_id: UUID, old: Policy | None, new: Policy, after: UUID) -> None:
@@ -52,16 +60,14 @@ async def finish_backfill(connection: AsyncConnection, tenant_id: UUID, old: Pol
         Conflict: there is more than can be done under the lock.
     """
     queries = _missing(old, new)
-    last: UUID | None = after
-    for _ in range(FINISH_PAGES_MAX if queries else 0):
-        assert last is not None
-        last = await _page(connection, tenant_id, queries, last)
-        if last is None:
+    if not queries:
+        return
+    for _ in range(FINISH_PAGES_MAX):
+        page = await _page(connection, tenant_id, queries, after)
+        if page.last is None or page.calls < PAGE_CALLS:
             return
-    if queries:
-        raise Conflict(
-            "history_behind", "calls are decided faster than the new history query can look back; activate again at a quieter time"
-        )
+        after = page.last
+    raise Conflict("history_behind", "calls are decided faster than the new history query can look back; activate again at a quieter time")
 
 
 def _missing(old: Policy | None, new: Policy) -> Mapping[str, tuple[HistoryQuery, ...]]:
@@ -84,7 +90,7 @@ def _first_id(moment: datetime) -> UUID:
     return UUID(int=max(0, int(moment.timestamp() * 1000)) << 80)
 
 
-async def _page(connection: AsyncConnection, tenant_id: UUID, queries: Mapping[str, tuple[HistoryQuery, ...]], after: UUID) -> UUID | None:
+async def _page(connection: AsyncConnection, tenant_id: UUID, queries: Mapping[str, tuple[HistoryQuery, ...]], after: UUID) -> _Page:
     calls = await stored.read_past_calls(connection, tenant_id, after, PAGE_CALLS)
     keys = []
     for past in calls:
@@ -94,4 +100,4 @@ async def _page(connection: AsyncConnection, tenant_id: UUID, queries: Mapping[s
         call = ToolCall(past.tool, request["arguments"], request["session_id"], request["call_id"], request.get("task_id"))
         keys += [(key, past.decided_at, past.decision_id) for key in {history_key(query, call) for query in queries[past.tool]}]
     await stored.insert_call_keys(connection, tenant_id, keys)
-    return calls[-1].decision_id if calls else None
+    return _Page(len(calls), calls[-1].decision_id if calls else None)

@@ -1,8 +1,9 @@
 """The one module that writes authority: tenants, keys, policy versions, freezes. Every change is an audit row with who made it, in the same
 transaction.
 
-Locks: the changed rows first, the tenant's chain head last. Under the head's lock the authority's version is raised, so that every
-decision that hasn't committed yet is made again under the new authority.
+Locks: the rows that are changed first, the tenant's chain head after them; what is inserted waits for nobody and may come later.
+Under the head's lock the authority's version is raised, so that every decision that hasn't committed yet is made again under the new
+authority.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.domain.audit_chain import GENESIS
 from app.domain.canonical import canonical
-from app.domain.errors import Conflict, NotFound, NotPermitted
+from app.domain.errors import Conflict, NotFound, NotPermitted, PolicyInvalid
 from app.domain.limits import DEFAULT_LIMITS, KeyLimits
 from app.domain.tool_call import Principal, Role
 from app.engine.authority import PLATFORM_TENANT, hash_of, token_of
@@ -155,15 +156,17 @@ class AuthorityWriter:
         async with self._database.transaction([PLATFORM_TENANT]) as connection:
             living = await stored.bootstrap_keys(connection, PLATFORM_TENANT)
             known = await stored.find_key(connection, PLATFORM_TENANT, hash_of(token)) if token is not None else None
-        if (token is None and living) or (known is not None and known.revoked_at is None):
+        if token is None and living:
             return None
-        if known is not None:
+        if known is not None and known.revoked_at is not None:
             raise Conflict("bootstrap_key_revoked", "PLACET_BOOTSTRAP_KEY names a key that was revoked; set a new one")
         new = token if token is not None else token_of(PLATFORM_TENANT, secrets.token_bytes(32))
-        spec = KeySpec("bootstrap", "bootstrap", (Role.OPERATOR,), (), timedelta(days=3650))
-        await self._store_key(SYSTEM, PLATFORM_TENANT, spec, new, bootstrap=True)
-        for old in living:
-            await self.revoke_key(SYSTEM, PLATFORM_TENANT, old.key_id)
+        if known is None:
+            spec = KeySpec("bootstrap", "bootstrap", (Role.OPERATOR,), (), timedelta(days=3650))
+            known = (await self._store_key(SYSTEM, PLATFORM_TENANT, spec, new, bootstrap=True)).key
+        for old in living:  # also those that a start left which was killed behind the new key
+            if old.key_id != known.key_id:
+                await self.revoke_key(SYSTEM, PLATFORM_TENANT, old.key_id)
         return new if token is None else None
 
     async def revoke_key(self, actor: Actor, tenant_id: UUID, key_id: UUID) -> KeyRow:
@@ -272,14 +275,21 @@ class AuthorityWriter:
 
         Raises:
             NotFound: the tenant has no such version.
+            PolicyInvalid: this version of the service doesn't take it any more.
             Conflict: other activations came in between at every try (`policy_moved`), or calls are decided faster than a new history
                 query can look back at them (`history_behind`).
         """
         for _ in range(ACTIVATION_TRIES_MAX):
             async with self._database.transaction([tenant_id]) as connection:
-                old_version, old = await self._active_policy(connection, tenant_id)
-                digest, new = await self._policy(connection, tenant_id, version)
-            seen = await backfill_history(self._database, tenant_id, old, new, self._clock.now())
+                tenant = await stored.read_tenant(connection, tenant_id)
+                old_version = tenant.policy_version if tenant is not None else None
+                replaced = await stored.read_policy_files(connection, tenant_id, old_version) if old_version is not None else None
+                found = await stored.read_policy_files(connection, tenant_id, version)
+            if found is None:
+                raise NotFound(f"there is no policy version {version}")
+            digest, new = found[0], await compiled(json.loads(found[1]))  # with no transaction open: a large bundle takes seconds
+            old = await _compiled_if_it_can_be(replaced[1]) if replaced is not None else None
+            seen = await backfill_history(self._database, tenant_id, old, new, self._clock)
             async with self._database.transaction([tenant_id]) as connection:
                 head, name = await lock_chain(connection, tenant_id)
                 tenant = await stored.read_tenant(connection, tenant_id)
@@ -292,18 +302,6 @@ class AuthorityWriter:
                 await stored.raise_authority_version(connection, tenant_id)
             return digest
         raise Conflict("policy_moved", "other versions were activated meanwhile; look which one is active, and activate again")
-
-    async def _active_policy(self, connection: AsyncConnection, tenant_id: UUID) -> tuple[int | None, Policy | None]:
-        tenant = await stored.read_tenant(connection, tenant_id)
-        if tenant is None or tenant.policy_version is None:
-            return None, None
-        return tenant.policy_version, (await self._policy(connection, tenant_id, tenant.policy_version))[1]
-
-    async def _policy(self, connection: AsyncConnection, tenant_id: UUID, version: int) -> tuple[str, Policy]:
-        found = await stored.read_policy_files(connection, tenant_id, version)
-        if found is None:
-            raise NotFound(f"there is no policy version {version}")
-        return found[0], await compiled(json.loads(found[1]))
 
     async def _store_key(self, actor: Actor, tenant_id: UUID, spec: KeySpec, token: str, *, bootstrap: bool) -> MadeKey:
         now = self._clock.now()
@@ -354,6 +352,13 @@ class AuthorityWriter:
     ) -> Head:
         happened = Event(event, self._clock.now(), actor.subject, actor.roles, facts, payload)
         return await append(connection, tenant_id, name, head, happened, self._clock.salt())
+
+
+async def _compiled_if_it_can_be(files: str) -> Policy | None:
+    try:
+        return await compiled(json.loads(files))
+    except PolicyInvalid:  # another version can still be activated, and looks back at all that was decided
+        return None
 
 
 def _limits_facts(limits: KeyLimits) -> dict[str, object]:

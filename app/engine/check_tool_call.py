@@ -13,7 +13,7 @@ from app.domain.errors import DecisionUnavailable, NotPermitted, RequestInvalid,
 from app.domain.scope import Entry, ScopeError, parse_scope
 from app.domain.tool_call import Principal, Role, ToolCall
 from app.encoding import canonical_digest
-from app.engine.authority import Authority, TenantAuthority
+from app.engine.authority import Authority, PolicyUnusable, TenantAuthority
 from app.engine.clock import Clock
 from app.engine.decide_batch import AuthorityMoved, decide_batch
 from app.engine.decided import Decided
@@ -49,7 +49,11 @@ class ToolCallChecker:
         require_role(principal, Role.AGENT)
         # the body took its time: only a key that is known now may be paired with what is known of its tenant now
         principal = await self._authority.authenticate(token)
-        authority = self._authority.of(principal.tenant_id)
+        try:
+            authority = self._authority.of(principal.tenant_id)
+        except PolicyUnusable:  # no decision's transaction will find out that another version is active now
+            principal = await self._authority.authenticate(token, fresh=True)
+            authority = self._authority.of(principal.tenant_id)
         requested = parse_requested_scope(call, authority.policy)
         work = Work(
             token, principal, call, requested, canonical_digest({"tool": call.tool, "arguments": dict(call.arguments)}), self._clock.now()
@@ -111,7 +115,7 @@ class ToolCallChecker:
                 require_role(work.principal, Role.AGENT)
                 authority = self._authority.of(work.principal.tenant_id)
                 work.requested = parse_requested_scope(work.call, authority.policy)  # the new policy may have other levels
-            except (Unauthenticated, NotPermitted, RequestInvalid) as refusal:
+            except (Unauthenticated, NotPermitted, RequestInvalid, PolicyUnusable) as refusal:
                 if not waiting.answer.done():
                     waiting.answer.set_exception(refusal)
                 continue

@@ -46,8 +46,12 @@ def load_signing_key(folder: Path) -> SigningKey:
     if not path.exists():
         made = OKPKey.generate_key("Ed25519")
         draft = folder / f".{KEY_FILE}.{os.getpid()}"
-        draft.write_text(canonical(made.as_dict(private=True)))
-        draft.chmod(0o600)
+        # nobody else's from its first moment on: names here can be guessed, and the folder may have to be entered by others
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            os.fchmod(file.fileno(), 0o600)  # also what an earlier start left
+            file.write(canonical(made.as_dict(private=True)))
+            file.flush()
+            os.fsync(file.fileno())  # a key that signed must be there after a power cut
         with suppress(FileExistsError):  # another worker may have been first
             os.link(draft, path)
         draft.unlink()

@@ -50,26 +50,22 @@ Decide = Callable[[BatchConnection, Sequence[Waiting]], Awaitable[None]]
 
 
 class Lane:
-    """One queue, and a batch at a time on each connection: while the database works on one, the rules of another run.
+    """One queue and one connection: a batch at a time. `decide` sets every call's answer, after its COMMIT; `changed` hears that calls
+    were queued or taken."""
 
-    `decide` sets every call's answer, after its COMMIT.
-    """
-
-    def __init__(
-        self, name: str, connections: Sequence[BatchConnection], decide: Decide, metrics: Metrics, changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, name: str, connection: BatchConnection, decide: Decide, metrics: Metrics, changed: Callable[[], None]) -> None:
         self.name = name
         self._changed = changed
-        self._connections = tuple(connections)
+        self._connection = connection
         self._decide = decide
         self._metrics = metrics
         self._queue: deque[Waiting] = deque()
         self._arrived = asyncio.Event()
-        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._task: asyncio.Task[None] | None = None
         self._closing = False
 
     def start(self) -> None:
-        self._tasks = tuple(asyncio.create_task(self._run(each), name=f"lane {self.name}") for each in self._connections)
+        self._task = asyncio.create_task(self._run(), name=f"lane {self.name}")
 
     def put(self, waiting: Waiting) -> None:
         """Queue a call.
@@ -92,11 +88,11 @@ class Lane:
         """Answer what is queued, then stop."""
         self._closing = True
         self._arrived.set()
-        await asyncio.gather(*self._tasks)
-        for connection in self._connections:
-            await connection.close()
+        if self._task is not None:
+            await self._task
+        await self._connection.close()
 
-    async def _run(self, connection: BatchConnection) -> None:
+    async def _run(self) -> None:
         while True:
             if not self._queue:
                 if self._closing:
@@ -106,7 +102,7 @@ class Lane:
                 continue
             batch = self._take()
             self._changed()
-            await self._settle(batch, connection)
+            await self._settle(batch)
             self._metrics.batch(len(batch))
 
     def _take(self) -> list[Waiting]:
@@ -124,13 +120,13 @@ class Lane:
         self._queue.extendleft(reversed(left))
         return batch
 
-    async def _settle(self, batch: Sequence[Waiting], connection: BatchConnection) -> None:
+    async def _settle(self, batch: Sequence[Waiting]) -> None:
         failure: Exception | None = None
         for _ in range(TRIES_MAX):
             batch = self._living(batch)
             if not batch:
                 return
-            failure = await self._try(batch, connection)
+            failure = await self._try(batch)
             if not (isinstance(failure, asyncpg.PostgresError) and failure.sqlstate in _RETRY_STATES):
                 break
         left = [waiting for waiting in batch if not waiting.answer.done()]
@@ -142,8 +138,8 @@ class Lane:
                 self._fail(waiting, "database")
         elif len(left) > 1:
             middle = len(left) // 2
-            await self._settle(left[:middle], connection)
-            await self._settle(left[middle:], connection)
+            await self._settle(left[:middle])
+            await self._settle(left[middle:])
         else:
             if isinstance(failure, asyncpg.PostgresError):  # its sentence and detail may hold rows' values
                 _log.error("call_failed", lane=self.name, tool=left[0].tool, sqlstate=failure.sqlstate)
@@ -163,11 +159,10 @@ class Lane:
                 self._fail(waiting, "deadline")
         return [waiting for waiting in batch if not waiting.answer.done()]
 
-    async def _try(self, batch: Sequence[Waiting], connection: BatchConnection) -> Exception | None:
-        open_calls = [waiting for waiting in batch if not waiting.answer.done()]
+    async def _try(self, batch: Sequence[Waiting]) -> Exception | None:
         try:
             async with asyncio.timeout(BATCH_WITHIN_S):
-                await self._decide(connection, open_calls)
+                await self._decide(self._connection, batch)
         except Exception as failure:  # isolation: whatever one batch hits must not end the lane
             return failure
         return None
@@ -180,11 +175,11 @@ async def give_way(index: int) -> None:
 
 
 class Lanes:
-    """The main lane and the slow ones. Slow tools are remembered for a while, by name."""
+    """A worker's main lanes and slow ones. Slow tools are remembered for a while, by tenant and name."""
 
     def __init__(self, make_connection: Callable[[], BatchConnection], decide: Decide, metrics: Metrics) -> None:
-        self._main = tuple(Lane(f"main-{n}", [make_connection()], decide, metrics, self._tell_depth) for n in range(MAIN_LANES))
-        self._slow = tuple(Lane(f"slow-{n}", [make_connection()], decide, metrics, self._tell_depth) for n in range(SLOW_LANES))
+        self._main = tuple(Lane(f"main-{n}", make_connection(), decide, metrics, self._tell_depth) for n in range(MAIN_LANES))
+        self._slow = tuple(Lane(f"slow-{n}", make_connection(), decide, metrics, self._tell_depth) for n in range(SLOW_LANES))
         self._metrics = metrics
         self._slow_until: dict[tuple[UUID, str], float] = {}
 

@@ -20,12 +20,14 @@ from app.guards.context import CallContext, LayerVerdict, Refused
 from app.guards.freeze import check_freeze
 from app.guards.pipeline import Prepared, prepare
 from app.guards.static import refuse_unknown_tool
-from app.policy.expressions import Bindings, ExpressionFailed
+from app.policy.expressions import Bindings, Expression, ExpressionFailed
 from app.policy.model import HistoryQuery, Policy, Statement
 from app.storage.decision_batch import HistoryAsk
 
 if TYPE_CHECKING:
     from app.engine.authority import TenantAuthority
+
+SERVED = "on_behalf_of.id"
 
 
 @dataclass(slots=True)
@@ -105,12 +107,12 @@ def history_key(query: HistoryQuery, call: ToolCall) -> str:
 
 
 def statement_values(statement: Statement, bindings: Bindings, tenant: str) -> Mapping[str, object]:
-    """Evaluate a statement's binds.
+    """Evaluate a statement's binds; `on_behalf_of.id` by itself is null where nobody is served.
 
     Raises:
         ExpressionFailed: a bind has no value.
     """
-    values: dict[str, object] = {name: _wire(expression.evaluate(bindings)) for name, expression in statement.binds}
+    values: dict[str, object] = {name: _bound(expression, bindings) for name, expression in statement.binds}
     if statement.uses_tenant:
         values["tenant"] = tenant
     return values
@@ -151,5 +153,8 @@ def needs_state(work: Work) -> bool:
     return prepared is not None and prepared.refused is None and Layer.SEMANTIC in prepared.context.tool.layers
 
 
-def _wire(value: object) -> object:
+def _bound(expression: Expression, bindings: Bindings) -> object:
+    value = expression.evaluate(bindings)
+    if value == "" and expression.source.strip() == SERVED:
+        return None  # null is no row's owner; an empty text may be that of an order without one (OB-02)
     return value.isoformat() if isinstance(value, datetime) else value

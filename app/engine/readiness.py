@@ -11,6 +11,7 @@ from app.domain.errors import DecisionUnavailable
 from app.engine.authority import PLATFORM_TENANT
 from app.storage import readiness as stored
 from app.storage.database import Database
+from app.storage.readiness import DatabaseState
 
 ANSWER_WITHIN_S = 1.5
 """A database that hangs costs a time-out for the connection that is tried and another for the new one, and more than two seconds."""
@@ -42,15 +43,18 @@ class Readiness:
             return ReadinessReport({"database": "can't be reached"})
         checks = {"database": "ok"}
         checks["migrations"] = "ok" if found.revision == self._head else f"at {found.revision}, not {self._head}: run `placet migrate`"
-        checks["role"] = (
-            "ok"
-            if self._single_role or not found.too_powerful
-            else "the service's role owns tables, bypasses row level security or is a superuser"
-        )
+        checks["role"] = self._role(found)
         checks["partitions"] = "ok" if found.next_partitions else "next month's partitions are missing: run `placet migrate`"
         checks["policy"] = "ok" if found.policy_loaded else "no policy is active on the platform"
         checks["functions"] = "ok" if found.functions_work else "the decision functions don't answer"
         return ReadinessReport(checks)
+
+    def _role(self, found: DatabaseState) -> str:
+        if found.revision is None:
+            return "can't be told without the schema"
+        if found.too_powerful and not self._single_role:
+            return "the service's role owns tables, bypasses row level security or is a superuser"
+        return "ok"
 
     async def gauges(self) -> Mapping[str, float]:
         """Give the values that only the database knows, for the scrape."""

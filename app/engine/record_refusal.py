@@ -103,9 +103,9 @@ class RefusalRecorder:
     ) -> bool:
         """Append a row; with `once` (key, window, code) only where none was appended for these. Gives whether it was."""
         async with self._database.transaction([tenant_id]) as connection:
-            head, name = await lock_chain(connection, tenant_id)
             if once is not None and not await stored.mark_recorded(connection, tenant_id, *once):
                 return False
+            head, name = await lock_chain(connection, tenant_id)  # last, as every writer's
             event = Event(EVENT, self._clock.now(), subject, roles, facts)
             await append(connection, tenant_id, name, head, event, self._clock.salt())
         return True

@@ -31,10 +31,12 @@ async def verify_chain(database: Database, checkpoints: Checkpoints, tenant_id: 
     """
     async with database.transaction([tenant_id]) as connection:
         tenant = await stored.read_tenant(connection, tenant_id)
+        # before the head: one that is signed meanwhile is of a row behind the head that was read, which would look cut off
+        stored_checkpoints = await audit.read_checkpoints(connection, tenant_id)
         head = await audit.read_head(connection, tenant_id)
         if tenant is None or head is None:
             raise NotFound("there is no such tenant")
-        signed = tuple((each, checkpoints.is_valid(each, tenant.name)) for each in await audit.read_checkpoints(connection, tenant_id))
+        signed = tuple((each, checkpoints.is_valid(each, tenant.name)) for each in stored_checkpoints)
         # a signed point outweighs the head's own row, which whoever rewrites a chain rewrites too
         known = ([ChainPoint(head.sequence, head.hash)] if head.sequence else []) + [point_of(each) for each, valid in signed if valid]
         found = Verification(True, 0, START)

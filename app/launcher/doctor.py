@@ -25,7 +25,7 @@ from app.launcher.listening import PortUnavailable, open_listeners
 from app.launcher.postgres_binaries import installed_prefix
 from app.launcher.running_service import address_of, readiness_at
 from app.policy.compile import compile_bundle, load_directory
-from app.settings import Listening, Settings, SettingsInvalid, load_settings
+from app.settings import Listening, SettingsInvalid, load_settings
 
 PYTHON = (3, 11)
 FREE_BYTES_LEAST = 256 * 2**20
@@ -45,11 +45,18 @@ def examine() -> list[Finding]:
     embedded = settings.database.url is None
     address = address_of(settings.listening)
     ready = readiness_at(address) if address is not None else None
-    found += data_findings(settings, embedded)
-    found.append(checkpoint_key(data_folder(settings.folders) / KEY_FILE))
+    try:
+        data = data_folder(settings.folders)
+    except PlacetError as error:
+        data = None
+        found.append(_split("data_folder", str(error)))
+    if data is not None:
+        found += data_findings(data, embedded)
+        found.append(checkpoint_key(data / KEY_FILE))
     if embedded:
         found.append(postgres_programs())
-        found += asyncio.run(embedded_findings(settings, ready is not None))
+        if data is not None:
+            found += asyncio.run(embedded_findings(settings, data, ready is not None))
     else:
         found += asyncio.run(server_findings(settings, ready is not None))
     found.append(bundle(settings.folders.policy, active=any(each.check == "policy_active" and each.status is Status.OK for each in found)))
@@ -70,15 +77,14 @@ def python_version(version: tuple[int, ...]) -> Finding:
     return good("python", f"Python {shown}")
 
 
-def data_findings(settings: Settings, embedded: bool) -> Iterator[Finding]:
+def data_findings(folder: Path, embedded: bool) -> Iterator[Finding]:
     """Check the folder's rights, and the space and the inodes of its file system."""
     try:
-        folder = data_folder(settings.folders)
         account = postgres_account(folder / "postgres" / "pgdata") if embedded else None
-    except PlacetError as error:
+    except (PlacetError, OSError) as error:
         yield _split("data_folder", str(error))
         return
-    there = next(path for path in (folder, *folder.parents) if path.exists())
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # also says no where it may not look
     elsewhere = "set PLACET_DATA_DIR to a folder of this account"
     if not there.is_dir():
         yield fault("data_folder", f"`{there}` is no folder", elsewhere)

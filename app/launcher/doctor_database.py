@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 import asyncpg
 from sqlalchemy.engine import URL
@@ -16,14 +17,14 @@ from sqlalchemy.engine import URL
 from app.domain.errors import DecisionUnavailable, PlacetError
 from app.engine.authority import PLATFORM_TENANT
 from app.engine.lane import MAIN_LANES, SLOW_LANES
-from app.launcher import first_start
-from app.launcher.data_folder import data_folder
+from app.launcher.addresses import Addresses, addresses, connect
 from app.launcher.embedded_postgres import EmbeddedPostgres
 from app.launcher.findings import Finding, fault, good, note
 from app.launcher.sessions import require_sessions
 from app.settings import Settings
 from app.storage import schema
 from app.storage.database import POOL_SIZE, Database, driver_url
+from app.storage.decision_batch import FACTS_ROLE, SANDBOX_ROLE
 from app.storage.readiness import DatabaseState, read_state
 
 VERSION_LEAST = 180_000
@@ -34,7 +35,8 @@ SELECTS = {
     "server": """
         SELECT current_setting('server_version_num')::int AS number, current_setting('server_version') AS version,
                current_setting('max_connections')::int AS connections, clock_timestamp() AS clock,
-               current_setting('superuser_reserved_connections')::int + current_setting('reserved_connections')::int AS reserved,
+               current_setting('superuser_reserved_connections')::int
+               + coalesce(current_setting('reserved_connections', true)::int, 0) AS reserved,
                r.rolsuper OR r.rolcreaterole AS makes_roles, has_database_privilege(current_database(), 'CREATE') AS makes_schemas,
                to_regclass('placet.schema_version') IS NOT NULL AS has_schema,
                (SELECT count(*) FROM pg_roles WHERE rolname = ANY($1::text[])) AS roles
@@ -51,18 +53,18 @@ class Place:
     """A database as it is looked at: `running` says that a service answers, so what a start would mend is a fault."""
 
     settings: Settings
-    at: first_start.Addresses
+    at: Addresses
     running: bool
 
 
-async def embedded_findings(settings: Settings, running: bool) -> list[Finding]:
-    """Look at the embedded server; that it doesn't run beside a service that doesn't either is as it should be."""
-    postgres = EmbeddedPostgres(data_folder(settings.folders) / "postgres")
+async def embedded_findings(settings: Settings, data: Path, running: bool) -> list[Finding]:
+    """Look at the embedded server below `data`; that it doesn't run beside a service that doesn't either is as it should be."""
+    postgres = EmbeddedPostgres(data / "postgres")
     try:
         if not postgres.pgdata.exists():
             return [good("database", "the embedded database isn't there yet; the first start makes it")]
-        at = first_start.addresses(settings, postgres.dsn())
-        await (await first_start.connect(at.owner)).close()
+        at = addresses(settings, postgres.dsn())
+        await (await connect(at.owner)).close()
     except (PlacetError, OSError) as error:
         if running:
             return [fault("database", f"a service runs, and its database doesn't answer ({_said(error)})", f"see `{postgres.log_path}`")]
@@ -73,7 +75,7 @@ async def embedded_findings(settings: Settings, running: bool) -> list[Finding]:
 async def server_findings(settings: Settings, running: bool) -> list[Finding]:
     """Look at the server that DATABASE_URL names."""
     try:
-        at = first_start.addresses(settings, None)
+        at = addresses(settings, None)
     except PlacetError as error:
         said, _, remedy = str(error).partition("; ")
         return [fault("database", said, remedy or "see README, Your own PostgreSQL")]
@@ -92,14 +94,14 @@ async def _look(place: Place) -> list[Finding]:
 
 
 async def _findings(place: Place) -> AsyncIterator[Finding]:
-    owner = await first_start.connect(place.at.owner)
-    names = (str(place.at.service.username), schema.FACTS_ROLE, schema.SANDBOX_ROLE)
+    owner = await connect(place.at.owner)
+    names = (str(place.at.service.username), FACTS_ROLE, SANDBOX_ROLE)
     try:
         asked_at = time.time()
         server = await owner.fetchrow(SELECTS["server"], list(names))
         assert server is not None
         answered_at = time.time()
-        changes_more = await owner.fetchval(SELECTS["rollback"], schema.SANDBOX_ROLE)
+        changes_more = await owner.fetchval(SELECTS["rollback"], SANDBOX_ROLE)
     finally:
         await owner.close()
     yield good("owner", f"{_shown(place.at.owner)} lets the owner in")
@@ -125,7 +127,7 @@ async def _findings(place: Place) -> AsyncIterator[Finding]:
 async def _service(place: Place) -> AsyncIterator[Finding]:
     """Look at what the service's own role finds."""
     url = place.at.service.render_as_string(hide_password=False)
-    await (await first_start.connect(place.at.service)).close()  # says what is wrong with the address, if something is
+    await (await connect(place.at.service)).close()  # says what is wrong with the address, if something is
     await require_sessions(driver_url(url))
     yield good("sessions", f"{_shown(place.at.service)} lets the service in, to sessions of its own")
     database = Database(url)
@@ -170,11 +172,6 @@ def schema_findings(state: DatabaseState, head: str, *, running: bool, single_ro
     """Judge what the service's role read. What the next start mends is a note, unless a service runs without it."""
     mended = fault if running else note
     found = []
-    if single_role or not state.too_powerful:
-        found.append(good("role", "the service's role owns nothing and is no superuser" if not single_role else "one role is meant"))
-    else:
-        said = "the service's role owns tables, bypasses row level security or is a superuser"
-        found.append(fault("role", said, "name another role in DATABASE_URL; it is made if it is missing"))
     if state.revision == head:
         found.append(good("migrations", f"the schema is at {head}"))
     elif state.revision is not None and state.revision > head:
@@ -184,7 +181,12 @@ def schema_findings(state: DatabaseState, head: str, *, running: bool, single_ro
         said = f"the schema is at {state.revision or 'no revision'}, and this program needs {head}"
         found.append(mended("migrations", said, "run `placet migrate`; a start does it, too"))
     if state.revision is None:
-        return found
+        return found  # the rest couldn't be looked at, the role's rights among it
+    if single_role or not state.too_powerful:
+        found.append(good("role", "the service's role owns nothing and is no superuser" if not single_role else "one role is meant"))
+    else:
+        said = "the service's role owns tables, bypasses row level security or is a superuser"
+        found.append(fault("role", said, "name another role in DATABASE_URL; it is made if it is missing"))
     if state.next_partitions:
         found.append(good("partitions", "next month's are there"))
     else:

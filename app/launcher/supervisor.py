@@ -60,7 +60,7 @@ class Service:
         self._postgres: EmbeddedPostgres | None = None
         self._preparation: Preparation | None = None
         self._pool: WorkerPool | None = None
-        self._greeting: tuple[str, ...] = ()
+        self._told_once: tuple[str, ...] = ()  # keys may stand in it that nobody can see again
         self._greeted = False
         self._postgres_due_at = 0.0
 
@@ -82,7 +82,7 @@ class Service:
             self._postgres.start()
         prepared = self._preparation.run(self._postgres.dsn() if self._postgres is not None else None, self._listeners.port)
         self._preparation.close()
-        self._greeting = (*prepared.lines, f"placet: listening on {self._listeners.url} (Ctrl-C stops it)")
+        self._told_once = prepared.lines
         environment = self._worker_environment(data, run / f"metrics-{name}", prepared.database_url)
         self._pool = WorkerPool(self._listeners, environment, (self._lock,), say)
 
@@ -91,18 +91,19 @@ class Service:
 
         Raises: WorkersFailed, StopRequested.
         """
-        assert self._pool is not None
+        assert self._pool is not None and self._listeners is not None
         while not self._signals.asked:
             self._tend_postgres()
             self._pool.tend()
             if not self._greeted and self._pool.all_ready():
                 self._greeted = True
-                for line in self._greeting:
-                    say(line)
+                self._tell()
+                say(f"placet: listening on {self._listeners.url} (Ctrl-C stops it)")
             self._signals.wait(TICK_S if self._greeted else 0.02)
 
     def stop(self) -> None:
         hasten = self._signals.hasten
+        self._tell()  # the next start doesn't make these keys again, however this one ended
         if self._pool is not None:
             say("placet: stopping")
             if self._listeners is not None:
@@ -118,6 +119,11 @@ class Service:
             os.close(self._lock)
         if self._pool is not None:
             say("placet: stopped")
+
+    def _tell(self) -> None:
+        lines, self._told_once = self._told_once, ()
+        for line in lines:
+            say(line)
 
     def _tend_postgres(self) -> None:
         postgres = self._postgres

@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, and_, case, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.storage.tables import APPROVALS, AUDIT_PAYLOADS, DECISIONS
+from app.storage.tables import APPROVALS, AUDIT_PAYLOADS, DECISIONS, PAYLOAD_OF_DECISION
 
 PENDING = "pending"
 EXPIRED = "expired"
@@ -50,14 +50,9 @@ _READ = tuple(name for name in ApprovalRow.__dataclass_fields__ if name not in (
 async def read_approval(connection: AsyncConnection, tenant_id: UUID, approval_id: UUID, now: datetime) -> ApprovalRow | None:
     """Give an approval with the payload of the decision that asked for it."""
     of_decision = and_(DECISIONS.c.tenant_id == APPROVALS.c.tenant_id, DECISIONS.c.decision_id == APPROVALS.c.decision_id)
-    of_payload = and_(
-        AUDIT_PAYLOADS.c.tenant_id == DECISIONS.c.tenant_id,
-        AUDIT_PAYLOADS.c.recorded_at == DECISIONS.c.recorded_at,
-        AUDIT_PAYLOADS.c.sequence == DECISIONS.c.sequence,
-    )
     statement = (
         select(*_columns(now), AUDIT_PAYLOADS.c.body.label("decision_payload"))
-        .select_from(APPROVALS.outerjoin(DECISIONS, of_decision).outerjoin(AUDIT_PAYLOADS, of_payload))
+        .select_from(APPROVALS.outerjoin(DECISIONS, of_decision).outerjoin(AUDIT_PAYLOADS, PAYLOAD_OF_DECISION))
         .where(APPROVALS.c.tenant_id == tenant_id, APPROVALS.c.approval_id == approval_id)
     )
     row = (await connection.execute(statement)).one_or_none()

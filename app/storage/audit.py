@@ -8,12 +8,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Tuple, and_, literal, select, tuple_, update
+from sqlalchemy import Select, Tuple, literal, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from app.storage.decision_batch import Head
-from app.storage.tables import AUDIT_CHECKPOINTS, AUDIT_PAYLOADS, AUDIT_ROWS, CHAIN_HEADS, DECISIONS
+from app.storage.tables import AUDIT_CHECKPOINTS, AUDIT_PAYLOADS, AUDIT_ROWS, CHAIN_HEADS, DECISIONS, PAYLOAD_OF_DECISION, ROW_OF_DECISION
 
 PAGE_ROWS = 1_000
 CHECKPOINTS_MAX = 1_000
@@ -43,13 +43,19 @@ class Checkpoint:
 
 async def lock_head(connection: AsyncConnection, tenant_id: UUID) -> Head | None:
     """Lock the end of a tenant's chain; the last lock that a transaction takes."""
-    row = (await connection.execute(select(CHAIN_HEADS).where(CHAIN_HEADS.c.tenant_id == tenant_id).with_for_update())).one_or_none()
-    return Head(row.sequence, row.hash, row.recorded_at, row.authority_version) if row is not None else None
+    return _head((await connection.execute(_head_of(tenant_id).with_for_update())).one_or_none())
 
 
 async def read_head(connection: AsyncConnection, tenant_id: UUID) -> Head | None:
     """Read the end of a tenant's chain."""
-    row = (await connection.execute(select(CHAIN_HEADS).where(CHAIN_HEADS.c.tenant_id == tenant_id))).one_or_none()
+    return _head((await connection.execute(_head_of(tenant_id))).one_or_none())
+
+
+def _head_of(tenant_id: UUID) -> Select[Any]:
+    return select(CHAIN_HEADS).where(CHAIN_HEADS.c.tenant_id == tenant_id)
+
+
+def _head(row: Any | None) -> Head | None:
     return Head(row.sequence, row.hash, row.recorded_at, row.authority_version) if row is not None else None
 
 
@@ -113,24 +119,16 @@ async def _payloads(
     return {(row.recorded_at, row.sequence): (row.salt, row.body) for row in found.all()}
 
 
-async def read_checkpoints(connection: AsyncConnection, tenant_id: UUID) -> list[Checkpoint]:
-    """Give a tenant's newest signed checkpoints, at most CHECKPOINTS_MAX, oldest first."""
+async def read_checkpoints(connection: AsyncConnection, tenant_id: UUID, most: int = CHECKPOINTS_MAX) -> list[Checkpoint]:
+    """Give a tenant's newest signed checkpoints, at most `most`, oldest first."""
     newest = select(AUDIT_CHECKPOINTS).where(AUDIT_CHECKPOINTS.c.tenant_id == tenant_id)
-    rows = await connection.execute(newest.order_by(AUDIT_CHECKPOINTS.c.sequence.desc()).limit(CHECKPOINTS_MAX))
+    rows = await connection.execute(newest.order_by(AUDIT_CHECKPOINTS.c.sequence.desc()).limit(most))
     return [Checkpoint(r.checkpoint_id, r.sequence, r.hash, r.signed_at, r.kid, r.token) for r in reversed(rows.all())]
 
 
 async def newest_checkpoint(connection: AsyncConnection, tenant_id: UUID) -> Checkpoint | None:
     """Give a tenant's last checkpoint."""
-    row = (
-        await connection.execute(
-            select(AUDIT_CHECKPOINTS)
-            .where(AUDIT_CHECKPOINTS.c.tenant_id == tenant_id)
-            .order_by(AUDIT_CHECKPOINTS.c.sequence.desc())
-            .limit(1)
-        )
-    ).one_or_none()
-    return Checkpoint(row.checkpoint_id, row.sequence, row.hash, row.signed_at, row.kid, row.token) if row is not None else None
+    return next(iter(await read_checkpoints(connection, tenant_id, 1)), None)
 
 
 async def insert_checkpoint(connection: AsyncConnection, tenant_id: UUID, checkpoint: Checkpoint) -> None:
@@ -151,22 +149,8 @@ async def read_decision(connection: AsyncConnection, tenant_id: UUID, decision_i
     """Give a decision's row with its audit hash and payload, or None."""
     statement = (
         select(DECISIONS, AUDIT_ROWS.c.hash, AUDIT_PAYLOADS.c.body.label("payload"), AUDIT_PAYLOADS.c.erased_at)
-        .join(
-            AUDIT_ROWS,
-            and_(
-                AUDIT_ROWS.c.tenant_id == DECISIONS.c.tenant_id,
-                AUDIT_ROWS.c.recorded_at == DECISIONS.c.recorded_at,
-                AUDIT_ROWS.c.sequence == DECISIONS.c.sequence,
-            ),
-        )
-        .outerjoin(
-            AUDIT_PAYLOADS,
-            and_(
-                AUDIT_PAYLOADS.c.tenant_id == DECISIONS.c.tenant_id,
-                AUDIT_PAYLOADS.c.recorded_at == DECISIONS.c.recorded_at,
-                AUDIT_PAYLOADS.c.sequence == DECISIONS.c.sequence,
-            ),
-        )
+        .join(AUDIT_ROWS, ROW_OF_DECISION)
+        .outerjoin(AUDIT_PAYLOADS, PAYLOAD_OF_DECISION)
         .where(DECISIONS.c.tenant_id == tenant_id, DECISIONS.c.decision_id == decision_id)
     )
     return (await connection.execute(statement)).one_or_none()

@@ -36,6 +36,8 @@ PREPARED_MAX = 512
 """Of one connection; what comes after is planned at each use."""
 UNKNOWN_NAME_OR_RIGHT = "42"
 TABLES_FOR_S = 5.0
+UNCHANGED = "the database can't be reached; nothing was changed, try again"
+MAYBE_CHANGED = "the database was lost while the change was being kept, so it may have happened; look before you try again"
 
 _SERVER_SETTINGS = {
     "application_name": "placet",
@@ -85,21 +87,24 @@ class Database:
         """Run one transaction for `tenants`; it commits when the block ends and rolls back when it raises.
 
         Raises:
-            DecisionUnavailable: the database can't be reached or gave up; nothing was kept.
+            DecisionUnavailable: the database can't be reached or gave up; nothing was kept, but for a connection lost during COMMIT: then
+                it isn't known, and the message says so.
         """
-        connected = False
+        connected = committing = False
         try:
             async with self._engine.connect() as connection:
                 await connection.execute(text("SELECT set_config('app.tenants', :tenants, true)"), {"tenants": tenants_setting(tenants)})
                 connected = True
                 yield connection
+                committing = True
                 await connection.commit()
+                committing = False
         except DBAPIError as failure:
             if not connected or is_outage(failure):  # a server that turns the service away (28P01, 3D000, 55000) is away, too
-                raise DecisionUnavailable("the database can't be reached; nothing was changed, try again") from failure
+                raise DecisionUnavailable(MAYBE_CHANGED if committing else UNCHANGED) from failure
             raise
         except (OSError, TimeoutError, PoolTimeout, asyncpg.InterfaceError) as failure:
-            raise DecisionUnavailable("the database can't be reached; nothing was changed, try again") from failure
+            raise DecisionUnavailable(MAYBE_CHANGED if committing else UNCHANGED) from failure
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -134,14 +139,13 @@ class BatchConnection:
 
         Gives SQL -> `@name` of all that are prepared. What can't be prepared (a table is missing) isn't there, and fails when it is used.
         """
-        connection = await self._open()
+        await self._open()  # what a connection that is gone had prepared is forgotten
         for sql in statements:
             if sql in self._prepared or sql in self._unprepared or len(self._prepared) + len(self._unprepared) >= PREPARED_MAX:
                 continue
             name = f"placet_{sha256(sql.encode()).hexdigest()[:24]}"
             try:
-                async with connection.transaction():
-                    await connection.execute(f'SET LOCAL ROLE "{role}"')
+                async with self._begun(f'SET LOCAL ROLE "{role}"') as connection:
                     # by the extended protocol, which takes one command only, whatever the author's text holds
                     await connection.fetch(f"PREPARE {name} (jsonb) AS {sql}")
             except asyncpg.PostgresError as failure:
@@ -154,9 +158,10 @@ class BatchConnection:
     async def counted_tables(self) -> CountedTables:
         """Give the tables that a dry run counts, as they were within the last seconds."""
         now = asyncio.get_running_loop().time()
-        connection = await self._open()
+        await self._open()
         if self._tables is None or now >= self._tables_due_at:
-            self._tables = await counted_tables(connection)
+            async with self._begun("SET LOCAL transaction_read_only = on") as connection:
+                self._tables = await counted_tables(connection)
             self._tables_due_at = now + TABLES_FOR_S
         return self._tables
 
@@ -167,11 +172,18 @@ class BatchConnection:
         Raises whatever the block or the driver raises, `OSError` and `asyncpg.PostgresError` among it; then nothing was kept, except
         when the connection was lost during COMMIT: then it isn't known, and the caller must not answer as if it were.
         """
+        # the value holds UUIDs and commas only
+        async with self._begun(f"SET LOCAL app.tenants = '{tenants_setting(tenants)}'") as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _begun(self, setting: str) -> AsyncIterator[asyncpg.Connection]:
+        """Run a transaction that begins with `setting`; whatever goes through the connection goes through here, so that one that hangs is
+        always given up."""
         connection = await self._open()
         done = False
         try:
-            # a simple query takes both statements at once; the value holds UUIDs and commas only
-            await connection.execute(f"BEGIN; SET LOCAL app.tenants = '{tenants_setting(tenants)}'")
+            await connection.execute(f"BEGIN; {setting}")  # a simple query takes both statements at once
             yield connection
             await connection.execute("COMMIT")
             done = True

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import and_, select
+from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from app.storage.tables import AUDIT_PAYLOADS, CALL_KEYS, DECISIONS
+from app.storage.tables import AUDIT_PAYLOADS, CALL_KEYS, DECISIONS, PAYLOAD_OF_DECISION
+
+KEYS_AT_ONCE = 5_000
+"""Four parameters each, of the 32,767 that a statement may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +31,7 @@ async def read_past_calls(connection: AsyncConnection, tenant_id: UUID, after: U
     """Give a tenant's decided calls behind `after`, in the order of their ids, which is the order of their making."""
     statement = (
         select(DECISIONS.c.decision_id, DECISIONS.c.tool, DECISIONS.c.decided_at, AUDIT_PAYLOADS.c.body)
-        .outerjoin(
-            AUDIT_PAYLOADS,
-            and_(
-                AUDIT_PAYLOADS.c.tenant_id == DECISIONS.c.tenant_id,
-                AUDIT_PAYLOADS.c.recorded_at == DECISIONS.c.recorded_at,
-                AUDIT_PAYLOADS.c.sequence == DECISIONS.c.sequence,
-            ),
-        )
+        .outerjoin(AUDIT_PAYLOADS, PAYLOAD_OF_DECISION)
         .where(DECISIONS.c.tenant_id == tenant_id, DECISIONS.c.decision_id > after, DECISIONS.c.attempt > 0)
         .order_by(DECISIONS.c.decision_id)
         .limit(limit)
@@ -45,9 +41,9 @@ async def read_past_calls(connection: AsyncConnection, tenant_id: UUID, after: U
 
 async def insert_call_keys(connection: AsyncConnection, tenant_id: UUID, keys: Sequence[tuple[str, datetime, UUID]]) -> None:
     """Store (key in hex, decided at, decision) for calls; those that are there already stay."""
-    if keys:
-        rows = [
-            {"tenant_id": tenant_id, "key": bytes.fromhex(key), "decided_at": decided_at, "decision_id": decision_id}
-            for key, decided_at, decision_id in keys
-        ]
-        await connection.execute(insert(CALL_KEYS).values(rows).on_conflict_do_nothing())
+    rows = [
+        {"tenant_id": tenant_id, "key": bytes.fromhex(key), "decided_at": decided_at, "decision_id": decision_id}
+        for key, decided_at, decision_id in keys
+    ]
+    for start in range(0, len(rows), KEYS_AT_ONCE):
+        await connection.execute(insert(CALL_KEYS).values(rows[start : start + KEYS_AT_ONCE]).on_conflict_do_nothing())

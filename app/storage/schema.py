@@ -15,12 +15,11 @@ from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from app.storage.database import ENGINE, driver_url
+from app.storage.decision_batch import FACTS_ROLE, SANDBOX_ROLE
 
 if TYPE_CHECKING:
     from alembic.config import Config  # a worker, which never migrates, starts without it
 
-FACTS_ROLE = "placet_facts"
-SANDBOX_ROLE = "placet_sandbox"
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
 _INSERT_ONLY = ("audit_rows", "audit_payloads", "audit_checkpoints", "call_keys", "policy_versions")
@@ -28,6 +27,8 @@ _NO_DELETE = (
     "tenants", "api_keys", "chain_heads", "sessions", "claims", "decisions", "rule_refusals", "accounts", "holds", "approvals",
     "idempotency_keys", "freezes", "request_windows",
 )  # fmt: skip
+
+_ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('placet.migrate'))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,11 @@ async def migrate(owner_url: str, service_name: str) -> None:
     """Bring the schema to head and give the service's role what it needs. Safe to run by several at once."""
     connection = await asyncpg.connect(driver_url(owner_url))
     try:
-        await connection.execute("CREATE SCHEMA IF NOT EXISTS placet")
+        async with connection.transaction():  # of its own, because Alembic's connection has to see the schema
+            await connection.execute(_ONE_AT_A_TIME)
+            await connection.execute("CREATE SCHEMA IF NOT EXISTS placet")  # not safe by itself: two at once may both find none
         async with connection.transaction():
-            # held until the end, so that two starters don't migrate at once
-            await connection.execute("SELECT pg_advisory_xact_lock(hashtext('placet.migrate'))")
+            await connection.execute(_ONE_AT_A_TIME)  # held until the end, so that two starters don't migrate at once
             engine = create_async_engine(ENGINE, async_creator=lambda: asyncpg.connect(driver_url(owner_url)))
             try:
                 async with engine.begin() as migrating:

@@ -5,7 +5,7 @@ The migrations make the tables; a test holds this file against what they made. E
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, DateTime, Integer, LargeBinary, MetaData, Numeric, Table, Text, Uuid
+from sqlalchemy import BigInteger, Boolean, Column, DateTime, Integer, LargeBinary, MetaData, Numeric, Table, Text, Uuid, and_
 from sqlalchemy.dialects.postgresql import ARRAY
 
 METADATA = MetaData(schema="placet")
@@ -194,3 +194,15 @@ IDEMPOTENCY_KEYS = Table(
     _text("answer", nullable=True),
     _time("created_at"),
 )
+
+ROW_OF_DECISION = and_(
+    AUDIT_ROWS.c.tenant_id == DECISIONS.c.tenant_id,
+    AUDIT_ROWS.c.recorded_at == DECISIONS.c.recorded_at,
+    AUDIT_ROWS.c.sequence == DECISIONS.c.sequence,
+)
+PAYLOAD_OF_DECISION = and_(
+    AUDIT_PAYLOADS.c.tenant_id == DECISIONS.c.tenant_id,
+    AUDIT_PAYLOADS.c.recorded_at == DECISIONS.c.recorded_at,
+    AUDIT_PAYLOADS.c.sequence == DECISIONS.c.sequence,
+)
+"""How a decision finds its audit row and that row's payload: by the partitions' whole key."""

@@ -13,13 +13,16 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
+import httpx
 import pytest
 
 from app.cli import main
-from app.demo.story import STORY, TOOLS
-from app.demo.tenant import StoryImpossible, make_demo_tenant
+from app.demo import play
+from app.demo.stage import Stage
+from app.demo.story import STORY, TOOLS, Act
+from app.demo.tenant import DemoTenant, StoryImpossible, make_demo_tenant
+from app.launcher.addresses import DatabaseUnsuitable
 from app.launcher.embedded_postgres import EmbeddedPostgres
-from app.launcher.first_start import DatabaseUnsuitable
 from app.settings import PROJECT, load_settings
 from tests.conftest import TestDatabase
 from tests.faults.service import Service
@@ -177,3 +180,13 @@ async def test_another_bundle_than_the_storys_is_named(
     monkeypatch.setenv("PLACET_MIGRATION_URL", postgres.dsn(name, "placet_owner"))
     with pytest.raises(StoryImpossible, match=r"serves the bundle `shop` with the tools .+needs .*fly.*PLACET_POLICY_DIR="):
         await make_demo_tenant(load_settings(), TOOLS | {"fly"})
+
+
+async def test_an_answer_of_another_shape_ends_an_act_and_not_the_story() -> None:
+    async def looks_too_deep(stage: Stage) -> None:
+        answer: dict[str, Any] = {}
+        stage.require(answer["risk"]["score"] > 0, "never asked")
+
+    async with httpx.AsyncClient() as client:
+        played = await play._act(client, DemoTenant("demo-1", "", ""), 1, Act("deep", "", "", looks_too_deep))
+    assert played.otherwise == "an answer isn't of the shape that the act looks into (KeyError: 'risk')"

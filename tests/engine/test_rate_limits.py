@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,6 +18,7 @@ from app.domain.tool_call import Principal
 from app.engine.clock import Clock
 from app.engine.rate_limits import Admission, Defaults, RateLimits, share_of, window_of
 from app.engine.record_refusal import RefusalRecorder
+from app.storage import rate_limits as stored
 from app.storage.database import Database
 from tests.engine.shop import Shop, SteppedClock
 
@@ -281,6 +283,27 @@ async def test_a_flood_is_one_row_a_minute(shop: Shop, databases: tuple[Database
     clock.step(AFTER_THE_MINUTE)
     await recorders[1].limited(key, "/keys", "rate_limited", None)
     assert (await refusals(shop, shop.acme.tenant_id))[-1] == ("rate_limited", 21)
+
+
+async def test_what_has_its_row_waits_for_no_decision(
+    shop: Shop, databases: tuple[Database, Database], clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain's head, which every decision of the tenant needs, is locked last (docs/transaction.md), and only for a row."""
+    key = principal(shop, 0)
+    real = stored.mark_recorded
+    marked: list[bool] = []
+
+    async def head_is_free(*arguments: Any) -> bool:
+        async with shop.superuser() as other:
+            await other.execute(f"SELECT FROM placet.chain_heads WHERE tenant_id = '{shop.acme.tenant_id}' FOR UPDATE NOWAIT")
+        marked.append(await real(*arguments))
+        return marked[-1]
+
+    monkeypatch.setattr(stored, "mark_recorded", head_is_free)
+    for each in databases:
+        await RefusalRecorder(each, clock).limited(key, "/keys", "rate_limited", None)
+    assert marked == [True, False]
+    assert await refusals(shop, shop.acme.tenant_id) == [("rate_limited", 1)]
 
 
 async def test_a_row_that_cannot_be_written_waits_for_the_next_minute(

@@ -22,7 +22,7 @@ import pytest
 from app.cli import main
 from app.engine.checkpoints import KEY_FILE, load_signing_key
 from app.launcher import doctor, doctor_database
-from app.launcher.accounts import postgres_account
+from app.launcher.accounts import NoAccount, postgres_account
 from app.launcher.embedded_postgres import EmbeddedPostgres
 from app.launcher.findings import Status
 from app.settings import PROJECT
@@ -317,6 +317,39 @@ def test_a_migration_makes_the_partitions_that_a_long_pause_left_out(
     assert ended.value.code in (0, None)
     capsys.readouterr()
     assert examine()[1]["partitions"]["status"] == "ok"
+
+
+@pytest.mark.parametrize("strange", ["DROP TABLE placet.tenants CASCADE", "INSERT INTO placet.schema_version VALUES ('another one')"])
+def test_a_schema_that_is_not_ours_proves_nothing(examine: Examine, database: TestDatabase, strange: str) -> None:
+    """What couldn't be looked at isn't said to be right: not the role's rights either."""
+    execute(database, strange)
+    _, found = examine()
+    assert found["migrations"]["status"] == "note"
+    assert found["migrations"]["said"] == f"the schema is at no revision, and this program needs {head_revision()}"
+    assert found.keys().isdisjoint({"role", "partitions", "policy_active", "functions"})
+
+
+def test_without_an_account_for_the_server_the_rest_is_still_looked_at(examine: Examine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_arguments: object) -> Path:
+        raise NoAccount("PostgreSQL can't run as root; set DATABASE_URL")
+
+    monkeypatch.setattr(doctor, "data_folder", none)
+    code, found = examine()
+    assert (code, faults(found)) == (1, {"data_folder"})
+    assert found["data_folder"]["remedy"] == "set DATABASE_URL"
+    assert found["port"]["status"] == "ok"
+
+
+def test_a_folder_that_may_not_be_looked_for_ends_no_examination(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Below a folder that this account can't enter; `Path.exists` raises there."""
+
+    def refused(_path: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refused)
+    found = list(doctor.data_findings(tmp_path / "hidden", embedded=False))
+    assert [each.check for each in found] == ["data_folder", "disk_space", "inodes"]
+    assert found[0].said == f"`{tmp_path / 'hidden'}` isn't there yet; the first start makes it"
 
 
 def test_missing_partitions_and_functions_are_named() -> None:
