@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from app.domain.errors import Unauthenticated
 
 TOKEN_LENGTH_MAX = 512
+NEEDED = "send one header `Authorization` with the scheme `Bearer` and a key"  # written out, it would be redacted as a credential
 
 
 def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
@@ -17,9 +18,9 @@ def bearer_token(headers: Iterable[tuple[bytes, bytes]]) -> str:
     """
     found = [value for name, value in headers if name == b"authorization"]
     if len(found) != 1:
-        raise Unauthenticated("send one header `Authorization: Bearer <key>`")
+        raise Unauthenticated(NEEDED)
     scheme, _, token = found[0].partition(b" ")
     token = token.strip()
     if scheme.lower() != b"bearer" or not token or len(token) > TOKEN_LENGTH_MAX or not all(33 <= byte <= 126 for byte in token):
-        raise Unauthenticated("send one header `Authorization: Bearer <key>`")
+        raise Unauthenticated(NEEDED)
     return token.decode("ascii")

@@ -111,6 +111,9 @@ def _absent(description: str, examples: list[Any], **limits: Any) -> Any:
 OpaqueId = Annotated[
     str, Field(min_length=1, max_length=ID_LENGTH_MAX, json_schema_extra={"pattern": _SEEN_PATTERN}), AfterValidator(_seen)
 ]
+Segment = Annotated[
+    str, Field(min_length=1, max_length=SEGMENT_LENGTH_MAX, json_schema_extra={"pattern": _SEEN_PATTERN}), AfterValidator(_seen)
+]
 _STRICT = ConfigDict(extra="forbid", strict=True, json_schema_extra=_without_null_defaults)
 
 
@@ -120,13 +123,7 @@ class OnBehalfOf(BaseModel):
     model_config = _STRICT
 
     id: OpaqueId = Field(description="the end user's id, as the state database knows it", examples=["cust-77"])
-    segment: Annotated[str, AfterValidator(_seen)] = _absent(
-        "the end user's segment; one that the key may not name is read as the strictest that it may",
-        ["standard"],
-        min_length=1,
-        max_length=SEGMENT_LENGTH_MAX,
-        json_schema_extra={"pattern": _SEEN_PATTERN},
-    )
+    segment: Segment = _absent("the end user's segment; one that the key may not name is read as the strictest that it may", ["standard"])
 
 
 class ToolCallCheckRequest(BaseModel):

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api.access import principal_with
-from app.api.envelope import OpaqueId
+from app.api.envelope import OpaqueId, Segment
 from app.api.idempotency import idempotent_route
 from app.api.services import Services
 from app.domain.errors import NotFound, NotPermitted
@@ -60,7 +60,7 @@ class KeyRequest(BaseModel):
     subject: OpaqueId
     roles: Annotated[list[Annotated[str, Field(pattern=f"^({'|'.join(Role)})$")]], Field(min_length=1, max_length=len(Role))]
     owner: OpaqueId | None = None
-    segments: Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=32)] = []
+    segments: Annotated[list[Segment], Field(max_length=32)] = []
     expires_in_s: Annotated[int, Field(ge=1, le=LIFETIME_S_MAX)] = LIFETIME_S_DEFAULT
     tenant: Annotated[str, Field(pattern=TENANT_NAME)] | None = None
     limits: LimitsRequest = LimitsRequest()

@@ -1,36 +1,42 @@
 """The contract: what `/openapi.json` serves and `openapi/openapi.yaml` holds (SPEC S14.3).
 
-It is made of the routes themselves, of the models of `envelope`, `answers` and `reports`, and of one table here for the routes that
-answer with text of their own. The framework's guesses about errors are replaced: every failure is a problem document. A test holds it
-against real answers.
+It is made of the routes themselves, of the models of `envelope`, `answers` and `reports`, of the exchanges of `examples`, and of one table
+here for the routes that answer with text of their own. The framework's guesses about errors are replaced: every failure is a problem
+document, and an operation names each status that it can give. Tests hold it against real answers.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute, APIRouter
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from ruamel.yaml import YAML
 
 from app.api import answers, reports
+from app.api.contract_responses import JSON, LIMITS, REPLAYED, RETRY_AFTER, SCHEMA, components, content, example_of, failures, headers
 from app.api.envelope import ToolCallCheckRequest
-from app.api.examples import EXAMPLES
+from app.api.examples import Exchange, answers_of, exchanges
 from app.api.idempotency import KEY_LENGTH_MAX
-from app.api.problems import MEDIA_TYPE
+from app.api.route_table import each_route
 from app.api.tool_calls import ROUTE
 from app.dialects.tool_result.formats import DEFAULT_FORMAT, FORMATS
 from app.domain.tool_call import Role
+from app.telemetry import CONTENT_TYPE
 
 SECURITY_SCHEME = "key"
+CHECK = "check_tool_call"
+IDEMPOTENCY_KEY = "Idempotency-Key"
 DESCRIPTION = """Decides tool calls before they run, and says why.
 
 Every failure is a problem document (RFC 9457). Fields that an answer may leave out are never null. Ignore answer fields that you don't
-know; request fields that Placet doesn't know are refused."""
+know; request fields and parameters that Placet doesn't know are refused.
+
+Examples with the same name belong together: a request's, and the answer's to it."""
 TAGS: Mapping[str, str] = {
     "decisions": "tool calls are checked, and decisions read back",
     "approvals": "what waits for a person",
@@ -40,33 +46,11 @@ TAGS: Mapping[str, str] = {
     "audit": "the tenant's audit chain",
     "operations": "for whoever runs the service; no key",
 }
-_REF = "#/components/schemas/{model}"
-_PROBLEMS: Mapping[int, str] = {
-    400: "the body isn't one exact JSON document",
-    401: "a valid key is needed",
-    403: "the key may not do this",
-    404: "there is no such thing, or the key may not know of it",
-    409: "it can't be done in this state, or the first request with this Idempotency-Key still runs",
-    408: "the body wasn't complete within ten seconds",
-    413: "the body is too large",
-    415: "the body isn't declared as JSON in UTF-8",
-    422: "the request has errors",
-    429: "the key is over its requests a minute or has too many under way; wait as long as Retry-After says",
-    503: "nothing could be recorded and nothing was changed; wait as long as Retry-After says",
-}
-_OTHER = "any other failure"
-_RETRY_AFTER: Mapping[str, Any] = {"Retry-After": {"description": "seconds", "schema": {"type": "integer", "minimum": 0}}}
-
-_RATE_LIMIT: Mapping[str, Any] = {
-    "RateLimit-Policy": {
-        "description": "the key's limits, as draft-ietf-httpapi-ratelimit-headers writes them",
-        "schema": {"type": "string", "examples": ['"requests";q=30000;w=60, "concurrent";q=128;qu="concurrent-requests"']},
-    },
-    "RateLimit": {
-        "description": "requests that are left, and the seconds until there are new ones; a hint and no promise",
-        "schema": {"type": "string", "examples": ['"requests";r=29950;t=31']},
-    },
-}
+WITH_KEY = frozenset({401, 403, 422, 429, 503})
+WITH_BODY = frozenset({400, 408, 413, 415, 422})
+OF_A_POST = frozenset({409, 422})
+NAMES_A_TENANT = frozenset({"make_key", "set_freeze", "list_freezes"})
+"""Operations without an id in their path that can name a tenant which isn't there (404)."""
 
 
 class _Answer(NamedTuple):
@@ -75,13 +59,13 @@ class _Answer(NamedTuple):
     description: str
 
 
-_WRITTEN: Mapping[tuple[str, str], tuple[_Answer, ...]] = {
-    ("get", "/decisions/{decision_id}"): (_Answer(200, answers.DecisionRecord, "the decision"),),
-    ("get", "/approvals"): (_Answer(200, reports.ApprovalsPage, "a page of approvals"),),
-    ("get", "/approvals/{approval_id}"): (_Answer(200, reports.Approval, "the approval"),),
-    ("get", "/audit/verification"): (_Answer(200, reports.ChainVerification, "what was verified"),),
-    ("get", "/healthz"): (_Answer(200, reports.Health, "the process answers"),),
-    ("get", "/readyz"): (
+_WRITTEN: Mapping[str, tuple[_Answer, ...]] = {
+    "read_decision": (_Answer(200, answers.DecisionRecord, "the decision"),),
+    "list_approvals": (_Answer(200, reports.ApprovalsPage, "a page of approvals"),),
+    "read_approval": (_Answer(200, reports.Approval, "the approval"),),
+    "verification": (_Answer(200, reports.ChainVerification, "what was verified"),),
+    "healthz": (_Answer(200, reports.Health, "the process answers"),),
+    "readyz": (
         _Answer(200, reports.Readiness, "the service can decide"),
         _Answer(503, reports.Readiness, "it can't; the checks say why"),
     ),
@@ -121,30 +105,34 @@ def as_yaml(contract: Mapping[str, Any]) -> str:
 
 
 def _contract(document: dict[str, Any], routes: Iterable[object]) -> dict[str, Any]:
-    _, models = models_json_schema([(model, "serialization") for model in dict.fromkeys(_MODELS)], ref_template=_REF)
+    _, models = models_json_schema([(model, "serialization") for model in dict.fromkeys(_MODELS)], ref_template=SCHEMA)
     schemas: dict[str, Any] = {**document["components"]["schemas"], **models["$defs"]}
     for framework in ("HTTPValidationError", "ValidationError"):
         schemas.pop(framework, None)
     for name, schema in schemas.items():
-        if name in EXAMPLES:
-            schema["examples"] = [EXAMPLES[name]]
         if not name.endswith("Request"):
             _leave_out_nulls(schema)
-    for route in _api_routes(routes):
+    for route in each_route(routes):
+        if not isinstance(route, APIRoute):
+            continue  # the check route, which is described here, and the contract's own
         for method in route.methods or ():
             operation = document["paths"][route.path][method.lower()]
             _describe(operation, method, route)
     document["paths"] = {ROUTE: {"post": _check_operation()}, **document["paths"]}
+    for item in document["paths"].values():
+        for operation in item.values():
+            _show_examples(operation)
     document["info"]["description"] = DESCRIPTION
     document["info"]["license"] = {"name": "Apache-2.0", "identifier": "Apache-2.0"}
     document["tags"] = [{"name": name, "description": text} for name, text in TAGS.items()]
     document["components"] = {
         "schemas": {name: schemas[name] for name in sorted(schemas)},
+        **components(),
         "securitySchemes": {
             SECURITY_SCHEME: {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "a key; it alone says tenant, subject and roles",
+                "description": "a key; it alone says tenant, subject and roles. Where an operation needs it, the roles that may are named",
             }
         },
     }
@@ -160,18 +148,9 @@ def _leave_out_nulls(schema: dict[str, Any]) -> None:
             field.update(kinds[0])
 
 
-def _api_routes(routes: Iterable[object]) -> Iterator[APIRoute]:
-    for route in routes:
-        router = getattr(route, "original_router", None)
-        if isinstance(router, APIRouter):
-            yield from _api_routes(router.routes)
-        elif isinstance(route, APIRoute) and route.include_in_schema:
-            yield route
-
-
 def _describe(operation: dict[str, Any], method: str, route: APIRoute) -> None:
     """Add to one operation what the framework can't know."""
-    operation["operationId"] = route.name
+    name = operation["operationId"] = route.name
     roles = [role for each in route.dependant.dependencies for role in getattr(each.call, "roles", ())]
     for parameter in operation.get("parameters", ()):  # one that is absent is left out, never null
         kinds = [kind for kind in parameter["schema"].get("anyOf", ()) if kind != {"type": "null"}]
@@ -184,68 +163,59 @@ def _describe(operation: dict[str, Any], method: str, route: APIRoute) -> None:
     for response in responses.values():
         response["description"] = operation["summary"][0].lower() + operation["summary"][1:]
     if route.path == "/metrics":
-        responses["200"] = {"description": "Prometheus text", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    for answer in _WRITTEN.get((method.lower(), route.path), ()):
-        responses[str(answer.status)] = {"description": answer.description, "content": _content(answer.model)}
+        responses["200"] = {"description": "Prometheus text", "content": {CONTENT_TYPE: {"schema": {"type": "string"}}}}
+    for answer in _WRITTEN.get(name, ()):
+        responses[str(answer.status)] = {"description": answer.description, "content": content(answer.model)}
         if answer.status == 503:
-            responses["503"]["headers"] = _RETRY_AFTER
-    problems: set[int] = set()
+            responses["503"]["headers"] = headers(RETRY_AFTER)
+    statuses: set[int] = set()
     if roles:
         _require_key(operation, roles)
-        problems |= {401, 403, 429, 503}
+        statuses |= WITH_KEY
         for status, response in responses.items():
             if status != "503":
-                response["headers"] = {**response.get("headers", {}), **_RATE_LIMIT}
-    if "{" in route.path:
-        problems.add(404)
-    if any(each["in"] == "query" or each["schema"]["type"] != "string" for each in operation.get("parameters", ())):
-        problems.add(422)  # an id that isn't one is 404
+                response["headers"] = headers(*([REPLAYED] if method == "POST" else []), *LIMITS)
+    if "{" in route.path or name in NAMES_A_TENANT:
+        statuses.add(404)
     if route.body_field is not None:
-        problems |= {400, 408, 413, 415, 422}
+        statuses |= WITH_BODY
     if method == "POST":
-        problems |= {404, 409, 422}
-        _take_idempotency_key(operation, responses)
-    operation["responses"] = responses | _problems(problems, answers.Problem)
+        statuses |= OF_A_POST
+        _take_idempotency_key(operation)
+    operation["responses"] = responses | failures(name, statuses, post=method == "POST")
 
 
 def _require_key(operation: dict[str, Any], roles: Iterable[Role]) -> None:
     said = operation.get("description")
     needed = f"Needs a key with the role {' or '.join(roles)}."
     operation["description"] = f"{said}\n\n{needed}" if said else needed
-    operation["security"] = [{SECURITY_SCHEME: []}]
+    operation["security"] = [{SECURITY_SCHEME: [role.value]} for role in roles]  # any of them will do
 
 
-def _take_idempotency_key(operation: dict[str, Any], responses: Mapping[str, Any]) -> None:
+def _take_idempotency_key(operation: dict[str, Any]) -> None:
     header = {
-        "name": "Idempotency-Key",
+        "name": IDEMPOTENCY_KEY,
         "in": "header",
         "required": False,
         "description": "names this request: the same again gets the first answer, without a secret, and has no second effect",
         "schema": {"type": "string", "pattern": f"^[!-~]{{1,{KEY_LENGTH_MAX}}}$"},
     }
     operation.setdefault("parameters", []).append(header)
-    for response in responses.values():
-        replayed = {"Idempotent-Replayed": _replayed("the answer was stored before")}
-        response["headers"] = replayed | response.get("headers", {})
-
-
-def _replayed(description: str) -> dict[str, Any]:
-    return {"description": description, "schema": {"type": "string", "const": "true"}}
 
 
 def _check_operation() -> dict[str, Any]:
     """Describe the check route, which the framework doesn't know."""
     decided = {
         "description": "the decision, whatever it says",
-        "headers": {"Idempotent-Replayed": _replayed("this call id was decided before")} | dict(_RATE_LIMIT),
-        "content": _content(answers.ToolCallDecision),
+        "headers": headers(REPLAYED, *LIMITS),
+        "content": content(answers.ToolCallDecision),
     }
     operation: dict[str, Any] = {
         "tags": ["decisions"],
         "summary": "Check a tool call before it runs",
         "description": "May this agent make this tool call now? It may run only if `execution_permitted` is true in the answer. The call "
         "id makes a retry safe: what is settled is replayed, and a replay permits nothing. Every other answer, a problem too, means no.",
-        "operationId": "check_tool_call",
+        "operationId": CHECK,
         "parameters": [
             {
                 "name": "format",
@@ -255,25 +225,44 @@ def _check_operation() -> dict[str, Any]:
                 "schema": {"type": "string", "enum": list(FORMATS), "default": DEFAULT_FORMAT},
             }
         ],
-        "requestBody": {"required": True, "content": _content(ToolCallCheckRequest)},
-        "responses": {"200": decided} | _problems({400, 401, 403, 408, 413, 415, 422, 429, 503}, answers.CheckProblem),
+        "requestBody": {"required": True, "content": content(ToolCallCheckRequest)},
+        "responses": {"200": decided} | failures(CHECK, WITH_KEY | WITH_BODY, answers.CheckProblem),
     }
     _require_key(operation, [Role.AGENT])
     return operation
 
 
-def _problems(statuses: Iterable[int], model: type[BaseModel]) -> dict[str, Any]:
-    """Give the responses for failures; whatever isn't listed is a problem too."""
-    content = _content(model, MEDIA_TYPE)
-    found: dict[str, Any] = {str(status): {"description": _PROBLEMS[status], "content": content} for status in sorted(statuses)}
-    if "401" in found:
-        found["401"]["headers"] = {"WWW-Authenticate": {"schema": {"type": "string", "const": "Bearer"}}}
-    if "429" in found:
-        found["429"]["headers"] = {**_RETRY_AFTER, **_RATE_LIMIT}
-    if "503" in found:
-        found["503"]["headers"] = _RETRY_AFTER
-    return found | {"default": {"description": _OTHER, "content": content}}
+def _show_examples(operation: dict[str, Any]) -> None:
+    """Put an operation's exchanges into it: what was sent in those that were accepted, and what came. No value is shown twice."""
+    name = operation["operationId"]
+    accepted = [exchange for exchange in exchanges(name) if exchange.accepted]
+    if "requestBody" in operation:
+        _show(operation["requestBody"]["content"][JSON], ((exchange, exchange.body) for exchange in accepted))
+    for parameter in operation.get("parameters", ()):
+        sent = {"path": "path", "query": "query", "header": "headers"}[parameter["in"]]
+        values = ((each, getattr(each, sent)[parameter["name"]]) for each in accepted if parameter["name"] in getattr(each, sent))
+        _show(parameter, ((each, _read(text, parameter["schema"])) for each, text in values))
+    for status, response in operation["responses"].items():
+        for said in response.get("content", {}).values():
+            if "examples" not in said and status.isdigit():
+                _show(said, ((each, each.answer) for each in answers_of(name, int(status))))
 
 
-def _content(model: type[BaseModel], media_type: str = "application/json") -> dict[str, Any]:
-    return {media_type: {"schema": {"$ref": _REF.format(model=model.__name__)}}}
+def _read(text: str, schema: Mapping[str, Any]) -> object:
+    """Give a parameter's text as what its schema says that it is."""
+    match schema.get("type"):
+        case "integer":
+            return int(text)
+        case "boolean":
+            return text == "true"
+        case _:
+            return text
+
+
+def _show(place: dict[str, Any], shown: Iterable[tuple[Exchange, Any]]) -> None:
+    examples: dict[str, Any] = {}
+    for exchange, value in shown:
+        if all(value != other["value"] for other in examples.values()):
+            examples[exchange.name] = example_of(exchange, value)
+    if examples:
+        place["examples"] = examples

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 from app.api.envelope import detail_of
 from app.api.json_body import pointer_of
 from app.api.rate_limit_fields import fields_of
+from app.api.route_table import allow_of
 from app.dialects.tool_result.formats import DEFAULT_FORMAT, tool_result
 from app.domain.credentials import without_credentials
 from app.domain.errors import (
@@ -178,6 +179,8 @@ def install(app: FastAPI) -> None:
     """Make every failure of the app's ordinary routes a problem document."""
 
     async def handle(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            error.headers = {"allow": allow_of(app.routes, request.scope)}
         return answer_of(request, error)
 
     app.add_exception_handler(PlacetError, handle)

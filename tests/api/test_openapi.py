@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from app.api.envelope import ToolCallCheckRequest, parse_tool_call
-from app.api.examples import EXAMPLES
+from app.api.examples import OPERATIONS
 from app.api.json_body import parse_json
 from app.api.openapi import as_yaml
 from app.cli import main
@@ -31,6 +31,7 @@ from tests.engine.shop import SHOP_FILES, Shop, with_database
 
 COMMITTED = PROJECT / "openapi" / "openapi.yaml"
 DOCUMENT = contract()
+HEADERS = {"retry-after", "www-authenticate", "idempotent-replayed", "ratelimit", "ratelimit-policy"}
 WITHOUT_KEY = {("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics")}
 
 
@@ -62,18 +63,30 @@ def closed(node: Any) -> Any:
 STRICT = closed(copy.deepcopy(DOCUMENT["components"]))
 
 
+def resolved(part: Any) -> Any:
+    """Give what a part of the contract refers to, itself if to nothing."""
+    while isinstance(part, dict) and "$ref" in part:
+        found: Any = DOCUMENT
+        for name in part["$ref"].removeprefix("#/").split("/"):
+            found = found[name]
+        part = found
+    return part
+
+
 def as_the_contract_says(answer: httpx.Response, method: str, path: str) -> Any:
     """Assert that an answer is one that the contract names for the route, and give its document."""
     operation = DOCUMENT["paths"][path][method]
-    said = operation["responses"].get(str(answer.status_code))
+    said = resolved(operation["responses"].get(str(answer.status_code)))
     assert said is not None, f"{method} {path} answered {answer.status_code}, which the contract doesn't name"
     media_type = answer.headers["content-type"]
     assert list(said["content"]) == [media_type]
     validator = jsonschema_rs.Draft202012Validator({**said["content"][media_type]["schema"], "components": STRICT}, validate_formats=True)
-    document = answer.json()
+    document = answer.json() if media_type.endswith("json") else answer.text
     assert [f"{'/'.join(map(str, fault.instance_path))}: {fault.message}" for fault in validator.iter_errors(document)] == []
-    for name in set(answer.headers) & {"retry-after", "www-authenticate", "idempotent-replayed"}:
-        assert name in {header.lower() for header in said.get("headers", ())}
+    headers = {name.lower(): resolved(header)["schema"] for name, header in said.get("headers", {}).items()}
+    for name in HEADERS & set(answer.headers):
+        value = int(answer.headers[name]) if headers[name]["type"] == "integer" else answer.headers[name]
+        assert jsonschema_rs.is_valid(headers[name], value), (name, value)
     return document
 
 
@@ -108,9 +121,10 @@ def test_s12_1_every_route_but_three_takes_a_key_and_names_its_roles() -> None:
         if (method, path) in WITHOUT_KEY:
             assert "security" not in operation
         else:
-            assert operation["security"] == [{"key": []}], path
-            assert "Needs a key with the role " in operation["description"], path
-            assert {"401", "403", "503"} <= set(operation["responses"]), path
+            roles = [role for need in operation["security"] for role in need["key"]]
+            assert operation["description"].endswith(f"Needs a key with the role {' or '.join(roles)}."), path
+            assert roles
+            assert {"401", "403", "422", "429", "503"} <= set(operation["responses"]), path
 
 
 def test_every_operation_has_a_name_and_its_failures_are_problems() -> None:
@@ -118,32 +132,78 @@ def test_every_operation_has_a_name_and_its_failures_are_problems() -> None:
     assert sorted(names) == sorted(set(names))
     assert {"check_tool_call", "read_decision", "read_approval", "list_approvals", "make_key", "store_policy", "verification"} <= set(names)
     for method, path, operation in operations():
-        for status, said in operation["responses"].items():
+        for status, response in operation["responses"].items():
+            said = resolved(response)
             if status == "default" or (status[0] in "45" and path != "/readyz"):
                 assert list(said["content"]) == [PROBLEM], (method, path, status)
             assert said["description"]
     check = DOCUMENT["paths"]["/tool-calls/check"]["post"]
     assert set(check["responses"]) == {"200", "400", "401", "403", "408", "413", "415", "422", "429", "503", "default"}
-    assert "Retry-After" in check["responses"]["503"]["headers"]
-    assert set(check["responses"]["429"]["headers"]) == {"Retry-After", "RateLimit-Policy", "RateLimit"}
+    assert "Retry-After" in resolved(check["responses"]["503"])["headers"]
+    assert set(resolved(check["responses"]["429"])["headers"]) == {"Retry-After", "RateLimit-Policy", "RateLimit"}
 
 
 def test_nothing_in_the_contract_is_unused_or_missing() -> None:
     text = json.dumps(DOCUMENT)
-    for name in DOCUMENT["components"]["schemas"]:
-        assert f'"#/components/schemas/{name}"' in text, name
-    for used in {part.partition('"')[0] for part in text.split("#/components/schemas/")[1:]}:
-        assert used in DOCUMENT["components"]["schemas"]
+    for kind in ("schemas", "responses", "examples", "headers"):
+        for name in DOCUMENT["components"][kind]:
+            assert f'"#/components/{kind}/{name}"' in text, name
+        for used in {part.partition('"')[0] for part in text.split(f"#/components/{kind}/")[1:]}:
+            assert used in DOCUMENT["components"][kind]
     for name, schema in DOCUMENT["components"]["schemas"].items():
         jsonschema_rs.meta.validate({**schema, "components": DOCUMENT["components"]})
         assert all(field.get("default", ...) is not None for field in schema.get("properties", {}).values()), name
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_each_example_is_what_its_schema_says(name: str) -> None:
-    assert DOCUMENT["components"]["schemas"][name]["examples"] == [EXAMPLES[name]]
-    schema = {"$ref": f"#/components/schemas/{name}", "components": STRICT}
-    assert [fault.message for fault in jsonschema_rs.Draft202012Validator(schema, validate_formats=True).iter_errors(EXAMPLES[name])] == []
+def examples() -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Give each example of the contract: where it is, its value and the schema that it is one of."""
+    for method, path, operation in operations():
+        where = f"{method} {path}"
+        for parameter in operation.get("parameters", ()):
+            for name, example in parameter.get("examples", {}).items():
+                yield f"{where} {parameter['name']} {name}", example["value"], parameter["schema"]
+        for media_type in operation.get("requestBody", {}).get("content", {}).values():
+            for name, example in media_type.get("examples", {}).items():
+                yield f"{where} body {name}", example["value"], media_type["schema"]
+        for status, response in operation["responses"].items():
+            for media_type in resolved(response)["content"].values():
+                for name, example in media_type.get("examples", {}).items():
+                    yield f"{where} {status} {name}", resolved(example)["value"], media_type["schema"]
+
+
+def test_s14_3_each_example_is_what_its_schema_says() -> None:
+    checked = 0
+    for where, value, schema in examples():
+        validator = jsonschema_rs.Draft202012Validator({**schema, "components": STRICT}, validate_formats=True)
+        assert [fault.message for fault in validator.iter_errors(value)] == [], where
+        checked += 1
+    assert checked > 150
+
+
+def test_s14_3_every_operation_shows_each_of_its_answers_and_what_leads_to_them() -> None:
+    for method, path, operation in operations():
+        for status, response in operation["responses"].items():
+            for media_type in resolved(response)["content"].values():
+                assert status == "default" or media_type["examples"], (method, path, status)
+        sent = [parameter for parameter in operation.get("parameters", ()) if parameter["in"] == "path"]
+        sent += list(operation.get("requestBody", {}).get("content", {}).values())
+        assert all(each["examples"] for each in sent), (method, path)
+    assert set(OPERATIONS) == {operation["operationId"] for _, _, operation in operations()}
+
+
+def test_no_example_is_written_twice() -> None:
+    written: dict[str, str] = {}
+    for method, path, operation in operations():
+        media_types = list(operation.get("requestBody", {}).get("content", {}).values())
+        for response in operation["responses"].values():
+            media_types += response.get("content", {}).values()
+        for media_type in media_types:
+            for name, example in media_type.get("examples", {}).items():
+                if "value" in example:
+                    assert written.setdefault(json.dumps(example["value"], sort_keys=True), where := f"{method} {path} {name}") == where
+    for name, example in DOCUMENT["components"]["examples"].items():
+        assert written.setdefault(json.dumps(example["value"], sort_keys=True), name) == name
+        assert f'"#/components/examples/{name}"' in json.dumps(DOCUMENT)
 
 
 async def test_s3_1_decisions_are_as_the_contract_says(client: Client, shop: Shop) -> None:
@@ -238,6 +298,14 @@ async def test_ordinary_answers_are_as_the_contract_says(client: Client, shop: S
     for _ in range(2):
         answer = await client.ask("POST", "/keys", operator, {"subject": "b", "roles": ["user"]}, headers=again)
         as_the_contract_says(answer, "post", "/keys")
+
+
+@pytest.mark.parametrize("path", sorted({path for _, path, _ in operations()}))
+async def test_a_wrong_method_is_told_all_that_the_path_takes(client: Client, path: str) -> None:
+    """RFC 9110, 15.5.6: also where each method is a route of its own."""
+    answer = await client.ask("PATCH", path.replace("{", "").replace("}", ""))
+    assert code(answer) == (405, "method_not_allowed")
+    assert answer.headers["allow"].split(", ") == sorted(method.upper() for method in DOCUMENT["paths"][path])
 
 
 PROBLEMS_OF_A_CHECK = [
