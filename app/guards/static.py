@@ -21,6 +21,9 @@ from app.policy.violations import Violation
 MESSAGES_MAX = 5
 """Of the faults of one call, how many the hint's sentence names."""
 
+FIELD_CHARS_MAX = 256
+"""Of a field's pointer, how much is told: an argument that the tool doesn't have has a name of the caller's, of any length (IE-03)."""
+
 
 @dataclass(frozen=True, slots=True)
 class StaticVerdict:
@@ -71,7 +74,7 @@ def _violated(violation: Violation, locales: Locales) -> Check:
         violation.rule if number else "schema",
         Outcome.DENIED,
         Reason.NUMBER_NOT_EXACT if number else Reason.SCHEMA_INVALID,
-        field=violation.pointer,
+        field=violation.pointer if len(violation.pointer) <= FIELD_CHARS_MAX else violation.pointer[:FIELD_CHARS_MAX] + "…",
         actual=violation.actual if violation.actual is ABSENT else shown(violation.actual, violation.pointer),
         expected=shown_schema(violation.expected, violation.pointer),
         message=say(locales, "at_place", place=place, found=violation.message(locales)),

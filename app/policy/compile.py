@@ -149,13 +149,17 @@ def _check_gates(rest: Source, document: BundleDocument, tools: Sequence[Tool], 
 
 
 def _check_actions(rest: Source, grants: Sequence[Grant], tools: Sequence[Tool], faults: Faults) -> None:
-    """A misspelt action grants nothing, and forbids nothing."""
+    """A misspelt action grants nothing, and forbids nothing; what can't be undone is never granted without a person (MR-06)."""
     known = {tool.need.action for tool in tools}
+    irreversible = {tool.need.action: tool.name for tool in tools if tool.effect_class == "irreversible"}
     for index, grant in enumerate(grants):
         for entry in grant.scope:
             if entry.action not in known:
                 message = f"no tool needs the action `{entry.action}`"
                 faults.at(rest, ("grants", index, "scope"), message, f"one of {', '.join(sorted(known))}")
+            elif grant.permit and not grant.needs_approval and entry.action in irreversible:
+                message = f"`{irreversible[entry.action]}` is irreversible, so it always needs a person"
+                faults.at(rest, ("grants", index, "scope"), message, "`needs_approval: true` beside `effect: permit`")
 
 
 def _is_for_all(selector: object) -> bool:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from tests.cases.stage import SHOP, Stage, Tenant, calm, changed, said, together
+from tests.cases.stage import CUSTOMER, SHOP, Stage, Tenant, calm, changed, said, together
 
 EXCEEDS = ("denied", "amount_exceeds_refundable")
 ACCEPTED = ("accepted", "within_policy")
@@ -99,7 +99,7 @@ async def test_mo_04_an_order_that_may_be_refunded(stage: Stage, status: str) ->
 
 
 async def test_mo_04_every_other_status_is_refused_unknown_ones_too(stage: Stage) -> None:
-    """One list in the tool's file says what may be refunded; cancelling and reshipping aren't tools of this version (issue 3)."""
+    """One list in the tool's file says what may be refunded."""
     tenant = await stage.tenant()
     statuses = [
         "new",
@@ -123,6 +123,101 @@ async def test_mo_04_every_other_status_is_refused_unknown_ones_too(stage: Stage
         assert (hint["field"], hint["fact"], hint["expected"]) == ("/order_id", "order.status", {"enum": ["paid", "shipped", "delivered"]})
         assert hint["actual"] == status.replace("\u200b", "\\u200b")  # what can't be seen is spelt out
         assert answer.holds == {}
+    await tenant.is_sound()
+
+
+STATUSES = ("new", "paid", "shipped", "delivered", "cancelled", "refunded", "partially_refunded", "chargeback")
+UNKNOWN = ("on_hold", "New", "PAID", "paid ", "", "new,paid", "nеw")  # the last one has a Cyrillic letter
+ADDRESS = {"name": "Ada", "street": "Lindenstr. 4", "postcode": "10969", "city": "Berlin", "country": "DE"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "allowed"),
+    [
+        ("refund", {"amount": 5, "currency": "EUR", "cause": "damaged"}, ["paid", "shipped", "delivered"]),
+        ("cancel_order", {"cause": "changed_mind"}, ["new", "paid"]),
+        ("update_address", {"address": ADDRESS}, ["new", "paid"]),
+    ],
+)
+async def test_mo_04_each_tool_names_the_statuses_that_it_allows(
+    stage: Stage, tool: str, arguments: dict[str, object], allowed: list[str]
+) -> None:
+    """Every status of the shop and some that it hasn't, for every tool that changes an order: what isn't named is refused."""
+    tenant = await stage.tenant()
+    statuses = [*STATUSES, *UNKNOWN]
+    for number, status in enumerate(statuses):
+        await tenant.order(f"B-{1000 + number}", 20_00, status=status)
+    for number, status in enumerate(statuses):
+        order = {"order_id": f"B-{1000 + number}"}
+        answer = await tenant.call(tool, order | arguments, on_behalf_of=CUSTOMER, session_id=f"chat-{number}")
+        if status in allowed:
+            assert answer.said == ACCEPTED, status
+            continue
+        assert answer.said == ("denied", "order_state_forbids"), status
+        hint = answer["fix_hint"]
+        assert (hint["field"], hint["fact"], hint["actual"]) == ("/order_id", "order.status", status)
+        assert hint["expected"] == {"enum": allowed}
+        assert (answer["refused_by"], answer.holds) == ("semantic", {})
+    denied = [row for row in await tenant.events("tool_call.decided") if row["decision"] == "denied"]
+    assert len(denied) == len(statuses) - len(allowed)
+    holds = await tenant.rows("SELECT account FROM placet.holds WHERE tenant_id = $1 AND account LIKE 'resource:%' ORDER BY 1")
+    paid = [f"resource:order:B-{1000 + statuses.index(status)}" for status in allowed]
+    assert [row["account"] for row in holds] == ([] if tool == "update_address" else sorted(paid))
+    await tenant.is_sound()
+
+
+@pytest.mark.parametrize("status", [*STATUSES, *UNKNOWN])
+async def test_mo_04_data_is_deleted_only_where_every_order_is_known_to_be_closed(stage: Stage, status: str) -> None:
+    """`delete_customer_data` has the list the other way round: an order that isn't known to be closed is open."""
+    tenant = await stage.tenant()
+    await tenant.order("A-1001", 20_00, status="delivered")
+    await tenant.order("A-1002", 20_00, status=status)
+    arguments = {"customer_id": "cust-77", "cause": "customer_asked"}
+    answer = await tenant.call("delete_customer_data", arguments, on_behalf_of=CUSTOMER)
+    closed = status in ("delivered", "cancelled", "refunded")
+    assert answer.said == (("needs_user", "grant_needs_approval") if closed else ("denied", "orders_open"))
+    assert await tenant.value("SELECT count(*) FROM placet.approvals WHERE tenant_id = $1") == int(closed)
+    assert answer["execution_permitted"] is False
+
+
+@pytest.mark.parametrize(("status", "paid"), [("paid", 20_00), ("new", 20_00), ("new", 0)])
+async def test_mo_04_of_two_cancels_at_once_one_is_accepted(stage: Stage, status: str, paid: int) -> None:
+    """S3.8: whatever the workers; the other one is told that it is being cancelled, and nothing is held twice, nor for an unpaid one."""
+    tenant = await stage.tenant()
+    for number in range(6):
+        order = await tenant.order(f"A-100{number}", paid, status=status)
+        arguments = {"order_id": order, "cause": "changed_mind"}
+        answers = await together(tenant.call("cancel_order", arguments, on_behalf_of=CUSTOMER) for _ in range(2))
+        assert said(answers) == {ACCEPTED: 1, ("denied", "already_cancelled"): 1}
+        (loser,) = [answer for answer in answers if answer["decision"] == "denied"]
+        assert loser["fix_hint"]["next_action"] == {"kind": "stop"}
+        assert loser.holds == {}
+        assert loser["execution_permitted"] is False
+        assert await tenant.held(f"resource:order:{order}") == paid
+    budget = await tenant.value(
+        "SELECT sum(held) FROM placet.accounts WHERE tenant_id = $1 AND account LIKE '%cancellations_per_agent_day%'"
+    )
+    assert budget == paid * 6
+    assert [row["decision"] for row in await tenant.events("tool_call.decided")].count("accepted") == 6
+    await tenant.is_sound()
+
+
+async def test_mo_04_a_cancellation_and_a_refund_at_once_never_give_the_money_twice(stage: Stage) -> None:
+    """They hold on one account, so that whichever is second finds nothing left of the order, or the order in use."""
+    tenant = await stage.tenant(calm())
+    for number in range(8):
+        order = await tenant.order(f"A-100{number}", 20_00, status="paid")
+        cancel = tenant.call("cancel_order", {"order_id": order, "cause": "changed_mind"}, on_behalf_of=CUSTOMER)
+        refund = tenant.refund(order, "20.00")
+        if number % 2:
+            cancelled, refunded = await together([cancel, refund])
+        else:
+            refunded, cancelled = await together([refund, cancel])
+        accepted = [answer for answer in (cancelled, refunded) if answer["decision"] == "accepted"]
+        assert len(accepted) == 1
+        assert cancelled.said in (ACCEPTED, ("denied", "order_in_use"))
+        assert refunded.said in (ACCEPTED, EXCEEDS)
+        assert await tenant.held(f"resource:order:{order}") == 20_00
     await tenant.is_sound()
 
 

@@ -9,7 +9,7 @@ import uuid
 import httpx
 import pytest
 
-from tests.cases.stage import BOOTSTRAP_KEY, CUSTOMER, Answer, Stage, Tenant, call, said, together, with_tool
+from tests.cases.stage import BOOTSTRAP_KEY, CUSTOMER, SHOP, Answer, Stage, Tenant, Text, call, changed, said, together, with_tool
 
 ACCEPTED = ("accepted", "within_policy")
 NOT_FOUND = ("404", "not_found")
@@ -345,3 +345,144 @@ async def test_ta_07_one_key_from_many_addresses_is_one_principal(stage: Stage) 
     assert said(answers) == {ACCEPTED: 200}
     assert {row["actor"]["subject"] for row in await tenant.events("tool_call.decided")} == {"the-agent"}
     assert all("198.51.100" not in str(row) for row in await tenant.events())
+
+
+BYPASSES: tuple[tuple[str, object], ...] = (
+    ("auto_approve", True),
+    ("auto_approve", "true"),
+    ("approved", True),
+    ("skip_layers", ["semantic", "sandbox", "risk"]),
+    ("layers", ["static"]),
+    ("dry_run", True),
+    ("dry_run", False),
+    ("execute", True),
+    ("force", True),
+    ("override", True),
+    ("admin", True),
+    ("mode", "bypass"),
+    ("mode", "execute"),
+    ("mode", "dry_run"),
+    ("mode", "explain"),  # in the contract, and not in this version: not a quiet `enforce` either
+    ("mode", "ENFORCE"),
+    ("mode", ""),
+    ("mode", None),
+    ("mode", ["enforce"]),
+    ("mode", True),
+)
+HEADERS = (
+    ("x-admin-override", "true"),
+    ("x-auto-approve", "1"),
+    ("x-skip-layers", "semantic,sandbox,risk"),
+    ("x-dry-run", "true"),
+    ("x-mode", "bypass"),
+    ("x-http-method-override", "DELETE"),
+    ("x-placet-bypass", "all"),
+    ("prefer", "handling=lenient"),
+)
+WAITS = ("needs_user", "needs_human_review")
+
+
+def _large(call_id: str, **more: object) -> dict[str, object]:
+    """Give a refund that wants a person."""
+    arguments = {"order_id": "A-1001", "amount": Text("129.90"), "currency": "EUR", "cause": "damaged"}
+    return call("refund", arguments, call_id, on_behalf_of=CUSTOMER, **more)
+
+
+async def test_mr_09_a_field_that_would_skip_something_is_refused_whatever_the_key(stage: Stage) -> None:
+    """S12.4: 422 at the field, alone or together with `mode: enforce`; nothing is decided, held or opened. A role that isn't the agent's
+    gets no further: there is no key that may skip a layer."""
+    tenant = await stage.tenant()
+    await tenant.order("A-1001", 129_90)
+    for name, value in BYPASSES:
+        document = _large("c1") | {name: value}
+        answer = await stage.check(await tenant.key(), document)
+        assert answer.said == INVALID, (name, value)
+        assert [error["pointer"] for error in answer["errors"]] == [f"/{name}"]
+        assert answer["execution_permitted"] is False
+        both = await stage.check(await tenant.key(), {"mode": "enforce"} | document)
+        assert both.said == INVALID, (name, value)
+        for role in ("operator", "reviewer", "author"):
+            assert (await stage.check(await tenant.key(role), document)).said == INVALID
+    for query in ("auto_approve=true", "mode=bypass", "skip_layers=risk", "dry_run=true", "mode=enforce"):
+        answer = await stage.post(f"/tool-calls/check?{query}", await tenant.key(), _large("c1"))
+        assert (answer.said, answer["errors"][0]["pointer"]) == (INVALID, "/query"), query
+    for role in ("operator", "reviewer", "author"):
+        assert (await stage.check(await tenant.key(role), _large("c1"))).said == ("403", "not_permitted")
+    assert await tenant.decisions() == 0
+    for table in ("claims", "holds", "approvals"):
+        assert await tenant.value(f"SELECT count(*) FROM placet.{table} WHERE tenant_id = $1") == 0
+    assert {row["code"] for row in await tenant.events("request.refused")} == {"request_invalid", "not_permitted"}
+    plain = await stage.check(await tenant.key(), _large("c1", mode="enforce"))
+    assert plain.said == WAITS
+    await tenant.is_sound()
+
+
+async def test_mr_09_a_header_changes_nothing(stage: Stage) -> None:
+    """What waits for a person still does, what is forbidden still is, and neither a hold nor an answer of the approval comes of it."""
+    tenant = await stage.tenant()
+    await tenant.order("A-1001", 129_90)
+    await tenant.order("T-9001", 129_90)
+    forbidden = call("refund", {"order_id": "T-9001", "amount": 1, "currency": "EUR", "cause": "damaged"}, "c2", on_behalf_of=CUSTOMER)
+    for name, value in HEADERS:
+        for key in (await tenant.key(), await tenant.key("agent", "second-agent")):
+            session = {"session_id": "chat-1" if key == await tenant.key() else "chat-2"}
+            answer = await stage.post("/tool-calls/check", key, _large("c1") | session, **{name: value})
+            assert answer.said == WAITS, name
+            assert (answer["execution_permitted"], answer.holds) == (False, {})
+            denied = await stage.post("/tool-calls/check", key, forbidden | session, **{name: value})
+            assert denied.said == ("denied", "forbidden"), name
+            assert denied["refused_by"] == "scope"
+    approvals = await tenant.rows("SELECT status FROM placet.approvals WHERE tenant_id = $1")
+    assert [row["status"] for row in approvals] == ["pending", "pending"]  # one of each agent
+    assert await tenant.value("SELECT count(*) FROM placet.holds WHERE tenant_id = $1") == 0
+    await tenant.is_sound()
+
+
+async def test_mr_09_in_arguments_it_is_an_unknown_argument_or_data(stage: Stage) -> None:
+    tenant = await stage.tenant(with_tool("note", "{type: object}"))
+    await tenant.order("A-1001", 129_90)
+    for number, (name, value) in enumerate(BYPASSES):
+        document = _large(f"c{number}", session_id=f"chat-{number}")
+        document["arguments"] = dict(document["arguments"]) | {name: value}  # type: ignore[call-overload]  # it is a mapping
+        refused = await stage.check(await tenant.key(), document)
+        assert refused.said == ("denied", "schema_invalid"), name
+        assert refused["fix_hint"]["field"] == f"/{name}"
+    noted = await tenant.call("note", dict(BYPASSES[:12]))
+    assert noted.said == ACCEPTED
+    assert [layer["name"] for layer in noted["layers"]] == ["static", "scope"]
+    waiting = await stage.check(await tenant.key(), _large("c-last"))
+    assert waiting.said == WAITS
+    assert await tenant.value("SELECT count(*) FROM placet.holds WHERE tenant_id = $1") == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("bundle.yaml", "approvals:", "auto_approve: true\napprovals:"),
+        ("bundle.yaml", "quorum: 2,", "quorum: 0,"),
+        ("bundle.yaml", "quorum: 2,", "auto_approve: true, quorum: 2,"),
+        ("bundle.yaml", "on_expiry: refused}", "on_expiry: approved}"),
+        ("bundle.yaml", "roles: [reviewer]", "roles: [agent]"),
+        ("tools/refund.yaml", "effect_class: money", "mode: bypass\neffect_class: money"),
+        ("tools/refund.yaml", "effect_class: money", "skip_layers: [risk]\neffect_class: money"),
+        ("tools/refund.yaml", "effect_class: money", "layers: [static, scope]\neffect_class: money"),
+        ("grants.yaml", "needs_approval: true", "needs_approval: true\n    auto_approve: true"),
+        ("thresholds.yaml", "review_at: 0.60", "auto_approve: true, review_at: 0.60"),
+    ],
+)
+async def test_mr_09_no_policy_has_a_way_around_its_own_layers(stage: Stage, file: str, old: str, new: str) -> None:
+    """S3.3, S6.3: an author can't write one either; the bundle is refused and nothing of it is stored."""
+    tenant = await stage.tenant()
+    refused = await stage.post("/policies", await tenant.key("author"), {"files": changed(file, (old, new), files=SHOP)})
+    assert refused.said == ("422", "policy_invalid")
+    assert refused["errors"][0]["detail"].startswith(f"{file}:")
+    assert await tenant.value("SELECT count(*) FROM placet.policy_versions WHERE tenant_id = $1") == 1
+
+
+async def test_mr_09_a_key_has_no_such_right(stage: Stage) -> None:
+    tenant = await stage.tenant()
+    operator = await tenant.key("operator")
+    for more in ({"auto_approve": True}, {"skip_layers": ["risk"]}, {"mode": "bypass"}, {"admin": True}, {"roles": ["admin"]}):
+        answer = await stage.post("/keys", operator, {"subject": "x", "roles": ["agent"]} | more)
+        assert answer.said == INVALID, more
+    assert await tenant.value("SELECT count(*) FROM placet.api_keys WHERE tenant_id = $1 AND subject = 'x'") == 0

@@ -55,7 +55,10 @@ def chosen(*entries: str, currency: str | None, segment: str = "standard") -> Th
         (("{for: {currency: JPY}, review_at: 0.9, deny_at: 0.95}",), "JPY", "0.9"),
         (("{for: {currency: JPY}, review_at: 0.9, deny_at: 0.95}", "{for: {tool: refund}, review_at: 0.8, deny_at: 0.95}"), "JPY", "0.8"),
         (("{for: {currency: JPY}, review_at: 0.3, deny_at: 0.95}", "{for: {tool: refund}, review_at: 0.8, deny_at: 0.95}"), "JPY", "0.3"),
-        (("{for: {currency: JPY, tool: refund}, review_at: 0.9, deny_at: 0.95}", "{for: {tool: refund}, review_at: 0.2, deny_at: 0.95}"), "JPY", "0.9"),
+        (
+            ("{for: {currency: JPY, tool: refund}, review_at: 0.9, deny_at: 0.95}", "{for: {tool: refund}, review_at: 0.2, deny_at: 0.95}"),
+            "JPY", "0.9",
+        ),
     ],
 )  # fmt: skip
 def test_most_selectors_win_and_at_a_tie_the_stricter(entries: tuple[str, ...], currency: str | None, review_at: str) -> None:

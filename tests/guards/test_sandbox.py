@@ -1,4 +1,4 @@
-"""The sandbox layer by values: the same judgement for what was tried and what is predicted, and for more rows than are shown (SPEC S3.6)."""
+"""The sandbox layer by values: one judgement for what was tried and what is predicted, and for more rows than are shown (SPEC S3.6)."""
 
 from __future__ import annotations
 

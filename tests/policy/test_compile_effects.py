@@ -120,9 +120,13 @@ SLIPS = [
         'on: "order:{args.order_id}"',
         'on: "order:args.order_id"',
         "quantity:",
-        "all calls would hold on the one account `order:args.order_id`; expected an account such as `order:{args.order_id}`, or `shared: true`",
+        "all calls would hold on the one account `order:args.order_id`; "
+        "expected an account such as `order:{args.order_id}`, or `shared: true`",
     ),
-    ("effect_class: money", "effect_class: read", "sandbox:", "a read tool has effects; expected `effect_class: write` or more, or no `sandbox`"),
+    (
+        "effect_class: money", "effect_class: read", "sandbox:",
+        "a read tool has effects; expected `effect_class: write` or more, or no `sandbox`",
+    ),
 ]  # fmt: skip
 
 
@@ -171,7 +175,11 @@ def test_a_threshold_may_be_a_currencys() -> None:
     [
         ("{for: {tool: pay}, review_at", "{for: {currency: EURO}, review_at", None),
         ("{for: {tool: pay}, review_at", "{for: {currency: ABC}, review_at", "`ABC` isn't a currency of ISO 4217 with minor units"),
-        ("  - {review_at: 0.60", "  - {for: {currency: EUR}, review_at: 0.60", "tools are judged by risk, but no threshold is for all calls"),
+        (
+            "  - {review_at: 0.60",
+            "  - {for: {currency: EUR}, review_at: 0.60",
+            "tools are judged by risk, but no threshold is for all calls",
+        ),
         ("level: principal, for: {tool: pay}", "level: principal, for: {currency: EUR}", "`currency` isn't a key here"),
         ("- {for: {}, quorum", "- {for: {currency: EUR}, quorum", "`currency` isn't a key here"),
     ],
