@@ -1,4 +1,4 @@
-"""Dry runs of both strategies, thresholds per currency, and slips that would loosen a decision: each is told with its place (S3.6, S6.3)."""
+"""Dry runs of both strategies, thresholds per currency, and slips that would loosen a decision: each told with its place (S3.6, S6.3)."""
 
 from __future__ import annotations
 
