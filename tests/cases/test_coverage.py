@@ -13,7 +13,10 @@ import pytest
 from app.settings import PROJECT
 
 TABLE = PROJECT / "tests" / "cases.md"
-KINDS_OF_THIS_VERSION = ("money", "idempotency", "input-json", "audit-chain", "audit-secrets", "postgres-async", "tenancy-auth", "metrics")
+KINDS_OF_THIS_VERSION = (
+    "money", "idempotency", "input-json", "audit-chain", "audit-secrets", "postgres-async", "tenancy-auth", "metrics",
+    "policy-semantics", "object-identity", "sandbox",
+)  # fmt: skip
 ROW = re.compile(r"\| ([A-Z]{2}-\d{2}) \| ([a-z-]+) \| (.+) \|")
 
 
