@@ -474,7 +474,11 @@ async def test_the_chain_verifies_until_somebody_tampers(client: Client, shop: S
             "UPDATE placet.audit_payloads SET body = replace(body, 'A-1001', 'A-1002') WHERE sequence = {}",
             "UPDATE placet.audit_payloads SET body = replace(body, 'A-1002', 'A-1001') WHERE sequence = {}",
         ),
-        ("UPDATE placet.audit_rows SET previous_hash = 'sha256:0' || substr(previous_hash, 9) WHERE sequence = {}", None),
+        (
+            "UPDATE placet.audit_rows SET previous_hash = 'sha256:' || translate(substr(previous_hash, 8, 1), '0123456789abcdef', "
+            "'123456789abcdef0') || substr(previous_hash, 9) WHERE sequence = {}",
+            None,
+        ),
     ):
         where = f"{last} AND tenant_id = '{shop.acme.tenant_id}'"
         await shop.execute(change.format(where))

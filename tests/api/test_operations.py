@@ -71,7 +71,7 @@ async def test_next_months_partitions_are_part_of_being_ready(own_shop: Shop, se
     ("change", "wrong"),
     [
         ("DROP FUNCTION placet.dry_run", {"functions"}),
-        ("DROP SCHEMA placet CASCADE", CHECKS - {"database", "role"}),
+        ("DROP SCHEMA placet CASCADE", CHECKS - {"database"}),
     ],
 )
 async def test_what_is_gone_is_part_of_being_ready(own_shop: Shop, settings: Settings, change: str, wrong: set[str]) -> None:
