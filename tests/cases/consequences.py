@@ -35,6 +35,7 @@ async def kept(tenant: Tenant) -> dict[str, object]:
     found["held"] = await tenant.rows("SELECT account, held, spent FROM placet.accounts WHERE tenant_id = $1 AND (held <> 0 OR spent <> 0)")
     for table in ("orders", "refunds", "addresses", "messages", "events", "customers"):
         found[table] = [
-            dict(row) for row in await tenant.stage.superuser.fetch(f"SELECT * FROM shop.{table} WHERE tenant = $1", tenant.name)
+            dict(row)
+            for row in await tenant.stage.superuser.fetch(f"SELECT * FROM shop.{table} WHERE tenant = $1 ORDER BY 1, 2, 3", tenant.name)
         ]
     return found
