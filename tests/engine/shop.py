@@ -164,12 +164,27 @@ def changed(files: Mapping[str, str], file: str, *replacements: tuple[str, str])
 
 async def activate(shop: Shop, tenant: Tenant, files: Mapping[str, str]) -> int:
     """Store a bundle and make it active."""
+    version = await store(shop, tenant, files)
+    await activate_stored(shop, tenant, version)
+    return version
+
+
+async def store(shop: Shop, tenant: Tenant, files: Mapping[str, str]) -> int:
+    async with _writer(shop) as writer:
+        version, _ = await writer.store_policy(SYSTEM, tenant.tenant_id, files)
+    return version
+
+
+async def activate_stored(shop: Shop, tenant: Tenant, version: int) -> None:
+    async with _writer(shop) as writer:
+        await writer.activate_policy(SYSTEM, tenant.tenant_id, version)
+
+
+@asynccontextmanager
+async def _writer(shop: Shop) -> AsyncIterator[AuthorityWriter]:
     database = Database(shop.url)
     try:
-        writer = AuthorityWriter(database, Clock())
-        version, _ = await writer.store_policy(SYSTEM, tenant.tenant_id, files)
-        await writer.activate_policy(SYSTEM, tenant.tenant_id, version)
-        return version
+        yield AuthorityWriter(database, Clock())
     finally:
         await database.close()
 
