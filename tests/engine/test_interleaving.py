@@ -16,6 +16,7 @@ from tests.engine.shop import (
     SHOP_FILES,
     Shop,
     Worker,
+    activate,
     activate_stored,
     changed,
     document,
