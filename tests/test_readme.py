@@ -34,10 +34,15 @@ def tool_text() -> str:
 
 def shop_with_the_new_tool() -> Policy:
     (grant,) = re.findall(r"`- (\{action: delay_delivery.*\})`", section("Adding a tool"))
-    assert GRANT in FILES["grants.yaml"]
-    return compile_bundle(
-        {**FILES, TOOL_FILE: tool_text(), "grants.yaml": FILES["grants.yaml"].replace(GRANT, f"{GRANT}      - {grant}\n")}
-    )
+    grants = files_without_the_grant()["grants.yaml"]
+    assert GRANT in grants
+    return compile_bundle({**FILES, TOOL_FILE: tool_text(), "grants.yaml": grants.replace(GRANT, f"{GRANT}      - {grant}\n")})
+
+
+def files_without_the_grant() -> dict[str, str]:
+    """Give the shop as it is before its reader has followed the README."""
+    lines = [line for line in FILES["grants.yaml"].splitlines(keepends=True) if "action: delay_delivery" not in line]
+    return {**FILES, "grants.yaml": "".join(lines)}
 
 
 def test_the_tool_that_is_added_decides_as_it_says() -> None:
@@ -50,7 +55,9 @@ def test_the_tool_that_is_added_decides_as_it_says() -> None:
     beyond = prepared_call(policy, tool="delay_delivery", arguments={**WITHIN, "days": 15})
     assert beyond.refused is not None
     assert (beyond.refused.layer, beyond.refused.reason) == (Layer.STATIC, "schema_invalid")
-    ungranted = prepared_call(compile_bundle({**FILES, TOOL_FILE: tool_text()}), tool="delay_delivery", arguments=WITHIN)
+    ungranted = prepared_call(
+        compile_bundle({**files_without_the_grant(), TOOL_FILE: tool_text()}), tool="delay_delivery", arguments=WITHIN
+    )
     assert ungranted.refused is not None
     assert (ungranted.refused.layer, ungranted.refused.reason) == (Layer.SCOPE, "not_granted")
 

@@ -203,6 +203,10 @@ def detail_of(kind: str, context: Mapping[str, Any], locales: Locales = ENGLISH)
             return say(locales, "request_too_long", value=context["max_length"])
         case "too_long":
             return say(locales, "request_too_many", value=context["max_length"])
+        case "string_pattern_mismatch":
+            return say(locales, "request_pattern", value=context["pattern"])
+        case "enum" | "literal_error":
+            return say(locales, "request_one_of", value=context["expected"])
         case _:
             return say(locales, _DETAILS.get(kind, "request_form"))
 

@@ -167,11 +167,13 @@ def trace_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def answer_of(request: Request, error: Exception) -> Response:
-    """Give the answer of an ordinary route for a failure; one that is our bug is logged."""
+    """Give the answer of an ordinary route for a failure; a bug and an outage are logged, the first with its traceback."""
     trace_id = trace_id_of(request.scope["headers"])
     answer = problem(error, trace_id)
     if answer.status == INTERNAL.status:  # the answer says nothing, so the log must
         _log.error("unexpected_error", trace_id=trace_id, method=request.method, exc_info=error)
+    elif isinstance(error, DecisionUnavailable):
+        _log.warning("unavailable", trace_id=trace_id, method=request.method, cause=type(error.__cause__).__name__)
     return _response(answer)
 
 

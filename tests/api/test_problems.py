@@ -258,6 +258,10 @@ def application() -> FastAPI:
     async def missing() -> None:
         raise NotFound("no key has this id")
 
+    @app.get("/away")
+    async def away() -> None:
+        raise DecisionUnavailable from ConnectionRefusedError("10.0.0.7 said no")
+
     @app.get("/broken")
     async def broken() -> None:
         raise RuntimeError("sk-secret")
@@ -360,6 +364,14 @@ async def test_the_last_resort_says_nothing_and_logs_everything() -> None:
         "trace_id": TRACE,
     }
     assert [(line["event"], line["trace_id"], line["method"]) for line in logs] == [("unexpected_error", TRACE, "GET")]
+
+
+async def test_an_outage_is_logged_under_the_trace_id_that_its_answer_names() -> None:
+    """S3.10, S11.2: what was away, by its kind alone."""
+    with capture_logs() as logs:
+        response = await ask("GET", "/away")
+    assert (response.status_code, response.json()["trace_id"]) == (503, TRACE)
+    assert logs == [{"event": "unavailable", "trace_id": TRACE, "method": "GET", "cause": "ConnectionRefusedError", "log_level": "warning"}]
 
 
 def test_s3_12_a_problem_is_told_in_the_documents_locale_and_the_asked_format() -> None:
