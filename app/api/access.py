@@ -1,7 +1,8 @@
 """The principal of an ordinary route's request, asked of the database each time: what changes authority never trusts a memory.
 
 Here, too, a query is held against its route: a parameter that the route doesn't have, or that comes twice, is refused and never ignored,
-because a filter that was ignored would look like one that found everything.
+because a filter that was ignored would look like one that found everything. NUL, which no text of the database holds, is refused here for
+all of them.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def principal_with(services: Services, *roles: Role) -> Callable[[Request], Awai
 
 
 def _check_query(request: Request) -> None:
-    """Refuse parameters that the route doesn't have or that come more than once.
+    """Refuse parameters that the route doesn't have, that come more than once or that hold a NUL.
 
     Raises:
         RequestInvalid: naming each.
@@ -56,11 +57,15 @@ def _check_query(request: Request) -> None:
         return
     known = _parameters(request.scope["route"])
     times: dict[str, int] = {}
-    for name, _ in request.query_params.multi_items():
+    with_nul: dict[str, None] = {}
+    for name, value in request.query_params.multi_items():
         times[name] = times.get(name, 0) + 1
+        if "\0" in value:
+            with_nul[name] = None
     unknown = "this route has no such parameter" + (f"; it has {', '.join(known)}" if known else "")
     errors = [(pointer_of(("query", name)), unknown) for name in times if name not in known]
     errors += [(pointer_of(("query", name)), "must be sent once") for name, count in times.items() if count > 1 and name in known]
+    errors += [(pointer_of(("query", name)), "holds a NUL character; remove it") for name in with_nul if name in known]
     if errors:
         raise RequestInvalid(tuple(errors[:ERRORS_MAX]))
 

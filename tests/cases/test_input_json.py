@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import re
 import time
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from decimal import Decimal
@@ -247,6 +249,29 @@ async def test_ij_06_bytes_that_are_no_text(stage: Stage, raw: bytes) -> None:
         answer = await stage.send("POST", CHECK, await tenant.key(), body.encode().replace(b"%s", raw))
         assert answer.said == MALFORMED
         _is_a_problem(answer)
+
+
+async def test_ij_06_a_nul_in_a_query_or_a_path_is_no_failure_of_ours(stage: Stage) -> None:
+    """Every parameter of every route that needs a key, as the contract has them; what isn't known or isn't an id comes first."""
+    tenant = await stage.tenant()
+    contract = (await stage.client.get("/openapi.json")).json()["paths"]
+    asked = 0
+    for path, operations in contract.items():
+        for method, operation in operations.items():
+            if path == CHECK or not operation.get("security"):
+                continue
+            role = next(iter(operation["security"][0].values()))[0]
+            parameters = [each for each in operation.get("parameters", ()) if "$ref" not in each]
+            bare = re.sub(r"\{\w+\}", str(uuid.uuid4()), path)
+            for each in (each for each in parameters if each["in"] == "query"):
+                answer = await stage.send(method.upper(), f"{bare}?{each['name']}=%00", await tenant.key(role), b"{}")
+                assert answer.status == 422, (path, each["name"], answer.text)
+                asked += 1
+            for each in (each for each in parameters if each["in"] == "path"):
+                answer = await stage.send(method.upper(), re.sub(r"\{\w+\}", "%00", path), await tenant.key(role), b"{}")
+                assert answer.status in (404, 422), (path, each["name"], answer.text)
+                asked += 1
+    assert asked > 25
 
 
 async def test_ij_06_paired_surrogates_are_text(stage: Stage) -> None:
