@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import socket
 import sys
@@ -61,6 +62,20 @@ def await_sql(url: str, statement: str) -> None:
 def acts(output: str) -> dict[str, dict[str, Any]]:
     documents = [json.loads(line) for line in output.splitlines()]
     return {document["act"]: document for document in documents}
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+def test_the_readme_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], start: Start) -> None:
+    """Act by act, but for the one of two calls at once, whose order may differ."""
+    service = start()
+    code, told, _ = demo(monkeypatch, capsys, service.data, "--url", service.url)
+    (shown,) = re.findall(r"```text\n(The tenant .*?)\n```", (PROJECT / "README.md").read_text(), re.DOTALL)
+    acts = [act for act in re.split(r"\n\n", shown)[1:-1] if "at the same moment" not in act]
+    assert code == 0
+    assert len(acts) == 5
+    for act in acts:
+        assert act in told
 
 
 @pytest.mark.slow
