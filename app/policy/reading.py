@@ -13,6 +13,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -91,6 +92,10 @@ class _Unreadable(Exception):
         self.line, self.message, self.expected = line, message, expected
 
 
+class _TooDeep(_Unreadable):
+    """One such file is enough: it costs its reader most of a second, and a bundle has many files."""
+
+
 def load_directory(path: str | Path) -> dict[str, str]:
     """Read the bundle's files, `*.yaml` in the directory and in `tools/`, by their names with `/`.
 
@@ -138,6 +143,8 @@ def read_bundle(files: Mapping[str, str], faults: Faults) -> Bundle:
             source = read_file(name, files[name])
         except _Unreadable as error:
             faults.add(PolicyFault(name, error.line, error.message, error.expected))
+            if isinstance(error, _TooDeep):
+                break
             continue
         document = source.document
         if not isinstance(document, Mapping):
@@ -169,21 +176,35 @@ def read_file(name: str, text: str) -> Source:
     """Read one file into values and lines."""
     if len(text.encode("utf-8", "surrogatepass")) > FILE_BYTES_MAX:
         raise _Unreadable(1, "the file is too large", f"at most {FILE_BYTES_MAX} bytes")
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Composer = _BoundedComposer
     try:
-        node = YAML(typ="safe", pure=True).compose(text)
+        node = yaml.compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = str(error.problem or error.context).removeprefix("but ")
         raise _Unreadable(mark.line + 1 if mark else 1, f"not YAML: {problem}", "YAML 1.2, one document a file") from None
     except YAMLError as error:
         raise _Unreadable(1, f"not YAML: {str(error).splitlines()[0]}", "YAML 1.2, one document a file") from None
-    except RecursionError:  # ruamel descends by recursion; nothing was kept of the file
-        raise _Unreadable(1, "nested too deeply", f"at most {DEPTH_MAX} levels") from None
     if node is None:
         raise _Unreadable(1, "the file is empty", "`key: value` at the top")
     reader = _Reader()
     document = reader.value(node, (), 1)
     return Source(name, document, reader.lines, reader.text_lines)
+
+
+class _BoundedComposer(Composer):
+    """Ends the reading at the first level too many: ruamel descends by recursion, and a deep file would cost seconds before it failed."""
+
+    _depth = 0
+
+    def compose_node(self, parent: object, index: object) -> Node:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise _TooDeep(self.parser.peek_event().start_mark.line + 1, "nested too deeply", f"at most {DEPTH_MAX} levels")
+        node: Node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _Reader:
