@@ -1,4 +1,4 @@
-"""The principal of an ordinary route's request, asked of the database each time: what changes authority never trusts a memory.
+"""The principal of an ordinary route's request, and the tenant it acts in, asked of the database: what changes authority trusts no memory.
 
 Here, too, a query is held against its route: a parameter that the route doesn't have, or that comes twice, is refused and never ignored,
 because a filter that was ignored would look like one that found everything. NUL, which no text of the database holds, is refused here for
@@ -8,6 +8,7 @@ all of them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 from fastapi import Request
 from fastapi.routing import APIRoute
@@ -19,8 +20,9 @@ from app.api.json_body import pointer_of, require_read
 from app.api.problems import ERRORS_MAX
 from app.api.requests import admit
 from app.api.services import Services
-from app.domain.errors import RequestInvalid, Unauthenticated
+from app.domain.errors import NotFound, NotPermitted, RequestInvalid, Unauthenticated
 from app.domain.tool_call import Principal, Role
+from app.engine.authority import PLATFORM_TENANT
 from app.engine.check_tool_call import require_role
 
 
@@ -45,6 +47,23 @@ def principal_with(services: Services, *roles: Role) -> Callable[[Request], Awai
 
     principal.__dict__["roles"] = roles  # for the contract, which says them beside the route
     return principal
+
+
+async def tenant_for(services: Services, name: str | None, principal: Principal, otherwise: str) -> tuple[UUID, str]:
+    """Give the tenant to act in: the principal's own, or the one that the platform's operator names.
+
+    Raises:
+        NotPermitted: another tenant was named by somebody else; `otherwise` says so.
+        NotFound: there is no tenant of that name.
+    """
+    if name is None or name == principal.tenant:
+        return principal.tenant_id, principal.tenant
+    if principal.tenant_id != PLATFORM_TENANT or Role.OPERATOR not in principal.roles:
+        raise NotPermitted(otherwise)
+    tenant_id = await services.reader.tenant_id(name)
+    if tenant_id is None:
+        raise NotFound("there is no such tenant; make it with POST /tenants")
+    return tenant_id, name
 
 
 def _check_query(request: Request) -> None:

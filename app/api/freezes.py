@@ -12,18 +12,19 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from app.api.access import principal_with
+from app.api.access import principal_with, tenant_for
 from app.api.envelope import ID_LENGTH_MAX, TOOL_NAME, OpaqueId
 from app.api.idempotency import idempotent_route
 from app.api.keys import TENANT_NAME, id_of
 from app.api.services import Services
-from app.domain.errors import NotFound, NotPermitted, RequestInvalid
+from app.domain.errors import RequestInvalid
 from app.domain.tool_call import Principal, Role
 from app.engine.authority import PLATFORM_TENANT
 from app.engine.change_authority import FreezeSpec, actor_of
 from app.engine.clock import rfc3339
 from app.storage.freezes import FreezeRow
 
+ELSEWHERE = "only the platform's operator acts in another tenant; leave `tenant` out"
 REASON_LENGTH_MAX = 500
 TARGET_LENGTH_MAX = ID_LENGTH_MAX + len("principal:")
 _OPAQUE: TypeAdapter[str] = TypeAdapter(OpaqueId)
@@ -74,7 +75,7 @@ def routes(services: Services) -> APIRouter:
         "/freezes", status_code=201, response_model=FreezeAnswer, response_model_exclude_none=True, summary="Stop something at once"
     )
     async def set_freeze(request: FreezeRequest, principal: Principal = Depends(operator)) -> FreezeAnswer:
-        tenant_id, name = await tenant_for(services, request.tenant, principal)
+        tenant_id, name = await tenant_for(services, request.tenant, principal, ELSEWHERE)
         kind, target = target_of(request.target, name)
         spec = FreezeSpec(kind, target, request.reason, by_platform=tenant_id != principal.tenant_id)
         return _shown(await services.writer.set_freeze(actor_of(principal), tenant_id, spec))
@@ -87,35 +88,18 @@ def routes(services: Services) -> APIRouter:
         cursor: Annotated[UUID | None, Query(description="the `next_cursor` of the page before")] = None,
         tenant: Tenant = None,
     ) -> FreezesPage:
-        tenant_id, _ = await tenant_for(services, tenant, principal)
+        tenant_id, _ = await tenant_for(services, tenant, principal, ELSEWHERE)
         found = await services.reader.freezes(tenant_id, limit + 1, cursor, only_in_force=in_force)
         items = [_shown(freeze) for freeze in found[:limit]]
         return FreezesPage(items=items, next_cursor=str(items[-1].freeze_id) if len(found) > limit else None)
 
     @router.delete("/freezes/{freeze_id}", response_model=FreezeAnswer, response_model_exclude_none=True, summary="Lift a freeze")
     async def lift_freeze(freeze_id: str, principal: Principal = Depends(operator), tenant: Tenant = None) -> FreezeAnswer:
-        tenant_id, _ = await tenant_for(services, tenant, principal)
+        tenant_id, _ = await tenant_for(services, tenant, principal, ELSEWHERE)
         by_platform = principal.tenant_id == PLATFORM_TENANT
         return _shown(await services.writer.lift_freeze(actor_of(principal), tenant_id, id_of(freeze_id), by_platform=by_platform))
 
     return router
-
-
-async def tenant_for(services: Services, name: str | None, principal: Principal) -> tuple[UUID, str]:
-    """Give the tenant to act in: the principal's own, or the one that the platform's operator names.
-
-    Raises:
-        NotPermitted: another tenant was named by somebody else.
-        NotFound: there is no tenant of that name.
-    """
-    if name is None or name == principal.tenant:
-        return principal.tenant_id, principal.tenant
-    if principal.tenant_id != PLATFORM_TENANT or Role.OPERATOR not in principal.roles:
-        raise NotPermitted("only the platform's operator acts in another tenant; leave `tenant` out")
-    tenant_id = await services.reader.tenant_id(name)
-    if tenant_id is None:
-        raise NotFound("there is no such tenant; make it with POST /tenants")
-    return tenant_id, name
 
 
 def target_of(text: str, tenant: str) -> tuple[str, str]:

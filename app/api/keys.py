@@ -10,7 +10,7 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.api.access import principal_with
+from app.api.access import principal_with, tenant_for
 from app.api.envelope import OpaqueId, Segment
 from app.api.idempotency import idempotent_route
 from app.api.services import Services
@@ -27,6 +27,7 @@ DAY_S = 86_400
 LIFETIME_S_DEFAULT = 90 * DAY_S
 LIFETIME_S_MAX = 366 * DAY_S
 OVERLAP_S_MAX = 7 * DAY_S
+ELSEWHERE = "an operator makes keys of the own tenant only; leave `tenant` out"
 TENANT_NAME = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -121,7 +122,7 @@ def routes(services: Services) -> APIRouter:
 
     @router.post("/keys", status_code=201, response_model=MadeKeyAnswer, response_model_exclude_none=True, summary="Make a key")
     async def make_key(request: KeyRequest, principal: Principal = Depends(operator)) -> MadeKeyAnswer:
-        tenant_id = await _tenant(request.tenant, principal)
+        tenant_id, _ = await tenant_for(services, request.tenant, principal, ELSEWHERE)
         roles = tuple(sorted({Role(role) for role in request.roles}))
         lifetime = timedelta(seconds=request.expires_in_s)
         limits = KeyLimits(request.limits.requests_per_minute, request.limits.concurrent)
@@ -155,16 +156,6 @@ def routes(services: Services) -> APIRouter:
 
     def _made(made: MadeKey) -> MadeKeyAnswer:
         return MadeKeyAnswer(**_fields(made.key, services.limits), secret=made.token)  # type: ignore[arg-type]  # checked by the model
-
-    async def _tenant(name: str | None, principal: Principal) -> UUID:
-        if name is None or name == principal.tenant:
-            return principal.tenant_id
-        if principal.tenant_id != PLATFORM_TENANT:
-            raise NotPermitted("an operator makes keys of the own tenant only; leave `tenant` out")
-        tenant_id = await services.reader.tenant_id(name)
-        if tenant_id is None:
-            raise NotFound("there is no such tenant; make it with POST /tenants")
-        return tenant_id
 
     return router
 

@@ -167,14 +167,20 @@ def trace_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def answer_of(request: Request, error: Exception) -> Response:
-    """Give the answer of an ordinary route for a failure; a bug and an outage are logged, the first with its traceback."""
+    """Give the answer of an ordinary route for a failure, which is logged where it is ours."""
     trace_id = trace_id_of(request.scope["headers"])
     answer = problem(error, trace_id)
-    if answer.status == INTERNAL.status:  # the answer says nothing, so the log must
-        _log.error("unexpected_error", trace_id=trace_id, method=request.method, exc_info=error)
-    elif isinstance(error, DecisionUnavailable):
-        _log.warning("unavailable", trace_id=trace_id, method=request.method, cause=type(error.__cause__).__name__)
+    log_failure(error, answer.status, trace_id, method=request.method)
     return _response(answer)
+
+
+def log_failure(error: BaseException, status: int, trace_id: str, **where: str) -> None:
+    """Log what a caller can do nothing about, under the trace id that the answer names: a bug with its traceback, because the answer says
+    nothing of it, and of an outage by its kind what was away."""
+    if status == INTERNAL.status:
+        _log.error("unexpected_error", trace_id=trace_id, **where, exc_info=error)
+    elif isinstance(error, DecisionUnavailable) and error.__cause__ is not None:
+        _log.warning("unavailable", trace_id=trace_id, **where, cause=type(error.__cause__).__name__)
 
 
 def install(app: FastAPI) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.authentication import bearer_token
-from app.api.problems import Problem, code_of, problem, trace_id_of
+from app.api.problems import Problem, code_of, log_failure, problem, trace_id_of
 from app.api.rate_limit_fields import fields_of
 from app.api.services import Services
 from app.api.tool_calls import ROUTE
@@ -137,6 +137,7 @@ class RecordedRequests:
 
 async def _send_problem(error: PlacetError, trace_id: str, send: Send) -> int:
     answer: Problem = problem(error, trace_id)
+    log_failure(error, answer.status, trace_id)
     await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
     await send({"type": "http.response.body", "body": answer.body})
     return answer.status

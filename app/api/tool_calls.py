@@ -12,13 +12,12 @@ from time import perf_counter
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
-import structlog
 from starlette.types import Receive, Scope, Send
 
 from app.api.authentication import bearer_token
 from app.api.envelope import named_call, named_locales, parse_tool_call
 from app.api.json_body import parse_json, read_body
-from app.api.problems import CheckedCall, Problem, code_of, problem, trace_id_of
+from app.api.problems import CheckedCall, Problem, code_of, log_failure, problem, trace_id_of
 from app.api.rate_limit_fields import fields_of
 from app.api.services import Services
 from app.dialects.tool_result.formats import DEFAULT_FORMAT, FORMATS, tool_result
@@ -34,7 +33,6 @@ DECIDE_WITHIN_S = 1.9
 QUERY_FIELDS_MAX = 16
 _JSON = (b"content-type", b"application/json")
 _T = TypeVar("_T")
-_log = structlog.get_logger(__name__)
 
 
 class CheckRoute:
@@ -71,7 +69,7 @@ class CheckRoute:
         asked.named = CheckedCall(*named_call(document), asked.named.format, named_locales(document))
         if wrong is not None:
             place, sentence = wrong
-            raise RequestInvalid(((place, say(asked.named.locales, sentence, formats=", ".join(FORMATS))),))
+            raise RequestInvalid(((place, say(asked.named.locales, sentence, value=", ".join(FORMATS))),))
         call = parse_tool_call(document)
         answer = await services.checker.check(token, asked.principal, call)
         body = render(answer, format_)
@@ -88,15 +86,16 @@ class CheckRoute:
     async def _refuse(self, error: Exception, scope: Scope, asked: _Asked) -> Problem:
         trace_id = trace_id_of(scope["headers"])
         if isinstance(error, TimeoutError):
-            error = DecisionUnavailable()
+            away = DecisionUnavailable()
+            away.__cause__ = error
+            error = away
         answer = problem(error, trace_id, asked.named)
         try:
             async with asyncio.timeout(DECIDE_WITHIN_S):
                 await self._record(error, answer, trace_id, asked)
         except (DecisionUnavailable, TimeoutError):
             answer = problem(DecisionUnavailable(), trace_id, asked.named)
-        if answer.status == 500:
-            _log.error("unexpected_error", trace_id=trace_id, route=ROUTE, exc_info=error)
+        log_failure(error, answer.status, trace_id, route=ROUTE)
         self._services.metrics.refused_request(code_of(error))
         return answer if asked.admission is None else answer._replace(headers=(*answer.headers, *fields_of(asked.admission.standing)))
 
@@ -146,7 +145,7 @@ def read_query(query: bytes) -> tuple[str, tuple[str, str] | None]:
         return DEFAULT_FORMAT, ("/query", "request_query")
     asked = fields[0][1]
     if asked not in FORMATS:
-        return DEFAULT_FORMAT, ("/query/format", "request_format")
+        return DEFAULT_FORMAT, ("/query/format", "request_one_of")
     return asked, None
 
 

@@ -239,7 +239,6 @@ _SENTENCES: Mapping[str, tuple[str, str]] = {
     "request_too_many": ("must have at most {value} entries", "最多 {value} 项"),
     "request_too_many_fields": ("must have at most {value} fields", "最多 {value} 个字段"),
     "request_query": ("this route has the parameter `format` only, once", "该接口只有参数 `format`，且只能出现一次"),
-    "request_format": ("must be one of {formats}", "必须是以下之一：{formats}"),
     "request_one_of": ("must be one of {value}", "必须是以下之一：{value}"),
     "request_pattern": ("must match the pattern `{value}`", "必须符合模式 `{value}`"),
     "request_form": ("has the wrong form", "格式不正确"),

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import structlog
 from fastapi import FastAPI
 
 from app.main import create_app
 from app.settings import Settings
-from tests.engine.shop import Shop
+from tests.engine.shop import Shop, with_database
 
 PROBLEM = "application/problem+json"
 REFUND: Mapping[str, Any] = {"order_id": "A-1001", "amount": 20, "currency": "EUR", "cause": "damaged"}
@@ -73,3 +74,14 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     assert document["type"] == f"/problems/{document['code']}"
     assert len(document["trace_id"]) == 32
     return answer.status_code, document["code"]
+
+
+async def take_away(shop: Shop) -> None:
+    """Let nobody reach a shop's database any more."""
+    database = await shop.value("SELECT current_database()")
+    elsewhere = await asyncpg.connect(with_database(shop.superuser_url, "postgres"))
+    try:
+        await elsewhere.execute(f"ALTER DATABASE {database} WITH CONNECTION LIMIT 0")
+        await elsewhere.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database)
+    finally:
+        await elsewhere.close()

@@ -10,11 +10,12 @@ from typing import Any
 
 import asyncpg
 import pytest
+from structlog.testing import capture_logs
 
 from app.api import tool_calls
 from app.domain.tool_call import Role
 from app.settings import Settings
-from tests.api.serving import REFUND, Client, code, serving
+from tests.api.serving import REFUND, Client, code, serving, take_away
 from tests.engine.shop import Shop, Tenant
 
 BODY: dict[str, Any] = {
@@ -492,3 +493,18 @@ async def test_the_chain_verifies_until_somebody_tampers(client: Client, shop: S
     assert (await verified(client, shop))["verified"] is False
     theirs = await client.ask("GET", "/audit/verification", shop.globex.tokens["auditor"])
     assert theirs.json()["verified"] is True
+
+
+async def test_an_outage_that_refuses_a_check_is_logged_under_the_trace_id_that_its_answer_names(
+    own_shop: Shop, settings: Settings
+) -> None:
+    """S3.10, S11.2"""
+    async with serving(settings, own_shop) as client:
+        await take_away(own_shop)
+        with capture_logs() as logs:
+            answer = await client.check(own_shop.acme.tokens["agent"], "c1")
+    assert code(answer) == (503, "decision_unavailable")
+    told = [line for line in logs if line["event"] == "unavailable"]
+    assert [(line["trace_id"], line["route"], line["log_level"]) for line in told] == [
+        (answer.json()["trace_id"], "/tool-calls/check", "warning")
+    ]

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import httpx
 import pytest
 
@@ -16,9 +15,9 @@ from app.api.examples import CHECK_PROBLEMS, OPERATIONS, PROBLEMS, Exchange, exc
 from app.api.json_body import BODY_BYTES_MAX, BODY_WITHIN_S
 from app.settings import Settings
 from tests.api.exchanges import BASE, Pairs, differences, make, record
-from tests.api.serving import Client, serving
+from tests.api.serving import Client, serving, take_away
 from tests.api.test_openapi import DOCUMENT, as_the_contract_says
-from tests.engine.shop import Shop, with_database
+from tests.engine.shop import Shop
 
 RECORD = os.environ.get("PLACET_RECORD_EXAMPLES") == "1"
 ROUTES = {operation["operationId"]: (method, path) for path, item in DOCUMENT["paths"].items() for method, operation in item.items()}
@@ -119,14 +118,3 @@ async def test_s3_4_a_body_that_comes_too_slowly_is_told_as_written(client: Clie
 def test_each_situation_has_its_test() -> None:
     situations = {each.situation for file in (*OPERATIONS, PROBLEMS, CHECK_PROBLEMS) for each in exchanges(file)}
     assert situations == {None, "large", "limited", "outage", "slow", "unfinished"}
-
-
-async def take_away(shop: Shop) -> None:
-    """Let nobody reach a shop's database any more."""
-    database = await shop.value("SELECT current_database()")
-    elsewhere = await asyncpg.connect(with_database(shop.superuser_url, "postgres"))
-    try:
-        await elsewhere.execute(f"ALTER DATABASE {database} WITH CONNECTION LIMIT 0")
-        await elsewhere.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database)
-    finally:
-        await elsewhere.close()

@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import asyncpg
 import httpx
 import jsonschema_rs
 import pytest
@@ -26,8 +25,8 @@ from app.cli import main
 from app.domain.errors import RequestInvalid
 from app.main import contract
 from app.settings import PROJECT, Settings
-from tests.api.serving import PROBLEM, Client, code, serving
-from tests.engine.shop import SHOP_FILES, Shop, with_database
+from tests.api.serving import PROBLEM, Client, code, serving, take_away
+from tests.engine.shop import SHOP_FILES, Shop
 
 COMMITTED = PROJECT / "openapi" / "openapi.yaml"
 DOCUMENT = contract()
@@ -332,13 +331,7 @@ async def test_s3_1_problems_of_a_check_are_as_the_contract_says(
 async def test_s3_10_with_the_database_away_answers_are_as_the_contract_says(own_shop: Shop, settings: Settings) -> None:
     async with serving(settings, own_shop) as away:
         await away.check(own_shop.acme.tokens["agent"], "c1")
-        database = await own_shop.value("SELECT current_database()")
-        elsewhere = await asyncpg.connect(with_database(own_shop.superuser_url, "postgres"))
-        try:
-            await elsewhere.execute(f"ALTER DATABASE {database} WITH CONNECTION LIMIT 0")
-            await elsewhere.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", database)
-        finally:
-            await elsewhere.close()
+        await take_away(own_shop)
         checked = await away.check(own_shop.acme.tokens["agent"], "c2")
         assert code(checked) == (503, "decision_unavailable")
         as_the_contract_says(checked, "post", "/tool-calls/check")
