@@ -5,11 +5,14 @@ The operator's words are not an input here, so no answer can tell them.
 
 from __future__ import annotations
 
-from app.domain.decision import Check, Decision, Layer, LayerResult, Outcome, Reason
-from app.domain.hint import DenialClass, FixHint, NextAction, NextActionKind, Retryable
+from dataclasses import replace
+
+from app.domain.decision import Check, Layer, Outcome, Reason
+from app.domain.hint import STOP, DenialClass, Retryable
 from app.domain.tool_call import Principal, ToolCall
 from app.domain.wording import say
-from app.guards.context import LayerVerdict, Refused
+from app.guards.context import LayerVerdict
+from app.guards.refusal import layer_refuses, refusal_of
 
 Frozen = frozenset[tuple[str, str]]
 """What is frozen in a tenant now: (kind, target), the tenant itself by its name."""
@@ -32,8 +35,5 @@ def check_freeze(frozen: Frozen, principal: Principal, call: ToolCall) -> LayerV
     )
     if not found:
         return None
-    first = found[0]
-    assert first.reason is not None and first.message is not None
-    hint = FixHint(DenialClass.PERMISSION, Retryable.NEVER, first.message, NextAction(NextActionKind.STOP), attempts_left=0)
-    refused = Refused(Decision.DENIED, Layer.FREEZE, first.reason, hint, first.name)
-    return LayerVerdict(LayerResult(Layer.FREEZE, Outcome.DENIED, found), refused)
+    refused = refusal_of(Layer.FREEZE, found[0], DenialClass.PERMISSION, Retryable.NEVER, STOP)
+    return layer_refuses(replace(refused, hint=replace(refused.hint, attempts_left=0)), found)

@@ -189,7 +189,7 @@ def read_file(name: str, text: str) -> Source:
     if node is None:
         raise _Unreadable(1, "the file is empty", "`key: value` at the top")
     reader = _Reader()
-    document = reader.value(node, (), 1)
+    document = reader.value(node, ())
     return Source(name, document, reader.lines, reader.text_lines)
 
 
@@ -215,24 +215,24 @@ class _Reader:
         self.text_lines: dict[Path_, int] = {}
         self._nodes = 0
 
-    def value(self, node: Node, path: Path_, depth: int) -> object:
+    def value(self, node: Node, path: Path_) -> object:
         line = node.start_mark.line + 1
         self._nodes += 1
-        if self._nodes > NODES_MAX or depth > DEPTH_MAX:
-            raise _Unreadable(line, "too many or too deeply nested values", f"at most {NODES_MAX} values, {DEPTH_MAX} levels")
+        if self._nodes > NODES_MAX:
+            raise _Unreadable(line, "too many values", f"at most {NODES_MAX} values")
         if node.anchor is not None:
             raise _Unreadable(line, f"has an anchor (`&{node.anchor}`)", "the value written out wherever it is used")
         self.lines.setdefault(path, line)
         if isinstance(node, MappingNode):
-            return self._mapping(node, path, depth)
+            return self._mapping(node, path)
         if isinstance(node, SequenceNode):
             self._expect_tag(node, "seq")
-            return [self.value(item, (*path, index), depth + 1) for index, item in enumerate(node.value)]
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
         assert isinstance(node, ScalarNode)
         self.text_lines[path] = line + (1 if node.style in ("|", ">") else 0)
         return _scalar(node, line)
 
-    def _mapping(self, node: MappingNode, path: Path_, depth: int) -> dict[str, object]:
+    def _mapping(self, node: MappingNode, path: Path_) -> dict[str, object]:
         self._expect_tag(node, "map")
         found: dict[str, object] = {}
         for key_node, value_node in node.value:
@@ -244,7 +244,7 @@ class _Reader:
             if key in found:
                 raise _Unreadable(line, f"the key `{key}` is there twice, first in line {self.lines[(*path, key)]}", "each key once")
             self.lines[(*path, key)] = line
-            found[key] = self.value(value_node, (*path, key), depth + 1)
+            found[key] = self.value(value_node, (*path, key))
         return found
 
     def _expect_tag(self, node: Node, name: str) -> None:
