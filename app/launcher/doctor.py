@@ -20,7 +20,7 @@ from app.engine.checkpoints import KEY_FILE, load_signing_key
 from app.launcher.accounts import can_enter, postgres_account
 from app.launcher.data_folder import data_folder
 from app.launcher.doctor_database import embedded_findings, server_findings
-from app.launcher.findings import Finding, Status, fault, good, note
+from app.launcher.findings import Finding, Status, fault, fault_of, good, note
 from app.launcher.listening import PortUnavailable, open_listeners
 from app.launcher.postgres_binaries import installed_prefix
 from app.launcher.running_service import address_of, readiness_at
@@ -32,6 +32,7 @@ FREE_BYTES_LEAST = 256 * 2**20
 FREE_BYTES_COMFORTABLE = 2 * 2**30
 FREE_INODES_LEAST = 10_000
 PROGRAM_WITHIN_S = 20.0
+CONFIGURATION = "see README, Configuration"
 
 
 def examine() -> list[Finding]:
@@ -40,7 +41,7 @@ def examine() -> list[Finding]:
     try:
         settings = load_settings()
     except SettingsInvalid as invalid:
-        return [*found, *(_split("settings", line) for line in str(invalid).splitlines())]
+        return [*found, *(fault_of("settings", line, CONFIGURATION) for line in str(invalid).splitlines())]
     found.append(good("settings", "every variable can be used"))
     embedded = settings.database.url is None
     address = address_of(settings.listening)
@@ -49,7 +50,7 @@ def examine() -> list[Finding]:
         data = data_folder(settings.folders)
     except PlacetError as error:
         data = None
-        found.append(_split("data_folder", str(error)))
+        found.append(fault_of("data_folder", str(error), CONFIGURATION))
     if data is not None:
         found += data_findings(data, embedded)
         found.append(checkpoint_key(data / KEY_FILE))
@@ -82,7 +83,7 @@ def data_findings(folder: Path, embedded: bool) -> Iterator[Finding]:
     try:
         account = postgres_account(folder / "postgres" / "pgdata") if embedded else None
     except (PlacetError, OSError) as error:
-        yield _split("data_folder", str(error))
+        yield fault_of("data_folder", str(error), CONFIGURATION)
         return
     there = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # also says no where it may not look
     elsewhere = "set PLACET_DATA_DIR to a folder of this account"
@@ -146,7 +147,7 @@ def postgres_programs() -> Finding:
             [str(prefix / "bin" / "postgres"), "--version"], capture_output=True, text=True, check=True, timeout=PROGRAM_WITHIN_S
         )
     except PlacetError as error:
-        return _split("postgres_programs", str(error))
+        return fault_of("postgres_programs", str(error), CONFIGURATION)
     except (OSError, subprocess.SubprocessError) as failure:
         return fault("postgres_programs", f"the embedded PostgreSQL can't be run ({failure})", "set DATABASE_URL and PLACET_MIGRATION_URL")
     return good("postgres_programs", told.stdout.strip())
@@ -179,7 +180,7 @@ def port_findings(listening: Listening, ready: Mapping[str, str] | None) -> Iter
     try:
         open_listeners(listening).close()
     except PortUnavailable as error:
-        yield _split("port", str(error))
+        yield fault_of("port", str(error), CONFIGURATION)
     else:
         yield good("port", f"port {listening.port} of {listening.host} is free" if listening.port else "any free port will be taken")
 
@@ -187,9 +188,3 @@ def port_findings(listening: Listening, ready: Mapping[str, str] | None) -> Iter
 def document(found: list[Finding]) -> str:
     """Give the findings as one line of JSON."""
     return json.dumps({"ok": not keeps_from_serving(found), "findings": [each.document() for each in found]}, ensure_ascii=False)
-
-
-def _split(check: str, message: str) -> Finding:
-    """Make a fault of a message that says what is wrong and, behind a semicolon, what to do."""
-    said, _, remedy = message.partition("; ")
-    return fault(check, said, remedy or "see README, Configuration")

@@ -19,7 +19,7 @@ from app.engine.authority import PLATFORM_TENANT
 from app.engine.lane import MAIN_LANES, SLOW_LANES
 from app.launcher.addresses import Addresses, addresses, connect
 from app.launcher.embedded_postgres import EmbeddedPostgres
-from app.launcher.findings import Finding, fault, good, note
+from app.launcher.findings import Finding, fault, fault_of, good, note
 from app.launcher.sessions import require_sessions
 from app.settings import Settings
 from app.storage import schema
@@ -27,7 +27,6 @@ from app.storage.database import POOL_SIZE, Database, driver_url
 from app.storage.decision_batch import FACTS_ROLE, SANDBOX_ROLE
 from app.storage.readiness import DatabaseState, read_state
 
-VERSION_LEAST = 180_000
 SKEW_S = 2.0
 CONNECTIONS_OF_A_WORKER = 2 * POOL_SIZE + MAIN_LANES + SLOW_LANES
 CONNECTIONS_BESIDE = 5  # a start's own, the doctor's, and somebody's psql
@@ -77,8 +76,7 @@ async def server_findings(settings: Settings, running: bool) -> list[Finding]:
     try:
         at = addresses(settings, None)
     except PlacetError as error:
-        said, _, remedy = str(error).partition("; ")
-        return [fault("database", said, remedy or "see README, Your own PostgreSQL")]
+        return [fault_of("database", str(error), "see README, Your own PostgreSQL")]
     return await _look(Place(settings, at, running))
 
 
@@ -88,8 +86,7 @@ async def _look(place: Place) -> list[Finding]:
         async for finding in _findings(place):
             found.append(finding)  # noqa: PERF401 # what was found before a failure is kept
     except (PlacetError, OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        said, _, remedy = _said(error).partition("; ")
-        found.append(fault("database", said, remedy or "check DATABASE_URL and PLACET_MIGRATION_URL, and that the server runs"))
+        found.append(fault_of("database", _said(error), "check DATABASE_URL and PLACET_MIGRATION_URL, and that the server runs"))
     return found
 
 
@@ -106,7 +103,7 @@ async def _findings(place: Place) -> AsyncIterator[Finding]:
         await owner.close()
     yield good("owner", f"{_shown(place.at.owner)} lets the owner in")
     yield server_version(server["number"], server["version"])
-    if server["number"] < VERSION_LEAST:
+    if server["number"] < schema.SERVER_VERSION_LEAST:
         return
     yield clock(server["clock"], asked_at, answered_at)
     embedded = place.settings.database.url is None
@@ -145,7 +142,7 @@ async def _service(place: Place) -> AsyncIterator[Finding]:
 
 def server_version(number: int, shown: str) -> Finding:
     """Check the server's version."""
-    if number < VERSION_LEAST:
+    if number < schema.SERVER_VERSION_LEAST:
         return fault("server_version", f"PostgreSQL {shown} is too old", "use PostgreSQL 18 or newer (uuidv7, RETURNING old and new)")
     return good("server_version", f"PostgreSQL {shown}")
 

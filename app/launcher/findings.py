@@ -37,3 +37,9 @@ def note(check: str, said: str, remedy: str) -> Finding:
 
 def fault(check: str, said: str, remedy: str) -> Finding:
     return Finding(check, Status.FAULT, said, remedy)
+
+
+def fault_of(check: str, message: str, otherwise: str) -> Finding:
+    """Make a fault of a message that says what is wrong and, behind a semicolon, what to do; `otherwise` where it doesn't say that."""
+    said, _, remedy = message.partition("; ")
+    return fault(check, said, remedy or otherwise)

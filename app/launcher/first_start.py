@@ -102,7 +102,7 @@ async def _make_schema(settings: Settings, superuser_dsn: str | None) -> Address
     service = schema.ServiceRole(str(urls.service.username), str(urls.service.password) if urls.service.password else None)
     try:
         version = int(await owner.fetchval("SHOW server_version_num"))
-        if version < 180_000:
+        if version < schema.SERVER_VERSION_LEAST:
             raise DatabaseUnsuitable(OLD_SERVER.format(version=await owner.fetchval("SHOW server_version")))
         await schema.make_roles(owner, service)
     except asyncpg.InsufficientPrivilegeError as failure:

@@ -20,6 +20,9 @@ from app.storage.decision_batch import FACTS_ROLE, SANDBOX_ROLE
 if TYPE_CHECKING:
     from alembic.config import Config  # a worker, which never migrates, starts without it
 
+SERVER_VERSION_LEAST = 180_000
+"""As `server_version_num` has it: the functions need uuidv7 and RETURNING old and new."""
+
 MIGRATIONS = Path(__file__).parents[2] / "migrations"
 
 _INSERT_ONLY = ("audit_rows", "audit_payloads", "audit_checkpoints", "call_keys", "policy_versions")
