@@ -6,7 +6,10 @@ from collections.abc import Mapping
 
 from tests.cases.stage import Tenant
 
+ACCEPTED = ("accepted", "within_policy")
 INVALID = ("422", "policy_invalid")
+NO_POLICY = ("denied", "no_policy")
+REFUND = "tools/refund.yaml"
 
 
 async def stores_nothing(tenant: Tenant, files: Mapping[str, str], file: str) -> str:

@@ -9,17 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
-from tests.cases.consequences import kept, stores_nothing
+from tests.cases.consequences import ACCEPTED, INVALID, NO_POLICY, REFUND, kept, stores_nothing
 from tests.cases.stage import BOOTSTRAP_KEY, SHOP, Answer, Stage, Tenant, changed, with_tool
 
-ACCEPTED = ("accepted", "within_policy")
-WAITS = ("needs_user", "needs_human_review")
-INVALID = ("422", "policy_invalid")
 BROKEN_RULE = ("denied", "rule_error")
-NO_POLICY = ("denied", "no_policy")
-REFUND = "tools/refund.yaml"
-GOODWILL = """'args.cause == "goodwill" ? 1.0 : 0.0'"""
-GRANT = '{action: refund, resource: "order:*", constraints: {amount: {max: {amount: "15000.00", currency: EUR}}}}'
 
 
 # PS-01

@@ -177,12 +177,18 @@ def test_a_port_that_nobody_knows_has_to_be_named(monkeypatch: pytest.MonkeyPatc
     assert complaint.startswith("placet: PLACET_PORT is 0")
 
 
-def test_an_owner_who_may_not_make_the_shop_is_told_what_to_grant(
-    monkeypatch: pytest.MonkeyPatch, database: TestDatabase, postgres: EmbeddedPostgres
-) -> None:
+def use(monkeypatch: pytest.MonkeyPatch, database: TestDatabase, postgres: EmbeddedPostgres) -> str:
+    """Let the settings name a test's database, with its owner; give the database's name."""
     name = database.superuser_url.partition("@/")[2].partition("?")[0]
     monkeypatch.setenv("DATABASE_URL", database.url)
     monkeypatch.setenv("PLACET_MIGRATION_URL", postgres.dsn(name, "placet_owner"))
+    return name
+
+
+def test_an_owner_who_may_not_make_the_shop_is_told_what_to_grant(
+    monkeypatch: pytest.MonkeyPatch, database: TestDatabase, postgres: EmbeddedPostgres
+) -> None:
+    name = use(monkeypatch, database, postgres)
     with pytest.raises(DatabaseUnsuitable, match=f"GRANT CREATE ON DATABASE {name} TO placet_owner"):
         asyncio.run(make_demo_tenant(load_settings(), TOOLS))
 
@@ -190,9 +196,7 @@ def test_an_owner_who_may_not_make_the_shop_is_told_what_to_grant(
 async def test_another_bundle_than_the_storys_is_named(
     monkeypatch: pytest.MonkeyPatch, database: TestDatabase, postgres: EmbeddedPostgres
 ) -> None:
-    name = database.superuser_url.partition("@/")[2].partition("?")[0]
-    monkeypatch.setenv("DATABASE_URL", database.url)
-    monkeypatch.setenv("PLACET_MIGRATION_URL", postgres.dsn(name, "placet_owner"))
+    use(monkeypatch, database, postgres)
     with pytest.raises(StoryImpossible, match=r"serves the bundle `shop` with the tools .+needs .*fly.*PLACET_POLICY_DIR="):
         await make_demo_tenant(load_settings(), TOOLS | {"fly"})
 
